@@ -21,7 +21,7 @@ from dtml.experiments import Experiment, vary
 from dtml.inference import member_probabilities
 from dtml.prices.sessions import next_session, sessions_between
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
-from dtml.training.fit import fit_members, stack_members
+from dtml.training import fit_members, stack_members
 from dtml.windows import Windows, build_windows
 
 LAST = date(2025, 12, 31)

@@ -32,8 +32,7 @@ from dtml.markets import Market
 from dtml.model import DTML
 from dtml.prices.sessions import next_session, sessions_between, sessions_up_to
 from dtml.sources.simulated import SimulatedMarket
-from dtml.training.fit import fit_members
-from dtml.training.state import Fit
+from dtml.training import Fit, fit_members
 from dtml.windows import Windows
 from flows.markets.opened import RunRequest
 from flows.nightly.context import experiment_of, open_stored_context, stored_bars
@@ -210,8 +209,7 @@ def importance_by_day(network: DTML, windows: Windows, days: Positions) -> PerDa
 
 def _rows_of(windows: Windows, days: Positions) -> Tensor:
     """Return the rows that each day sees, [days window symbols features], the index last."""
-    stocks = windows.stocks[days].movedim(1, 2)
-    return torch.cat([stocks, windows.index[days].unsqueeze(2)], dim=2)
+    return windows.views[days].movedim(1, 2)
 
 
 def _places(rows: Tensor) -> Tensor:

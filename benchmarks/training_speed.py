@@ -31,8 +31,7 @@ from torch import Tensor, nn
 
 from dtml.inference import choose_device
 from dtml.published import SETS
-from dtml.training.fit import Span, fit_members
-from dtml.training.recipe import Member
+from dtml.training import Member, Span, fit_members
 from dtml.windows import Windows
 
 DAYS = 398
@@ -88,14 +87,11 @@ def random_windows(days: int, seed: int) -> Windows:
     """Return random windows, every stock observed and every return labelled."""
     generator = torch.Generator().manual_seed(seed)
     sessions = pd.bdate_range("2014-01-02", periods=days + 1).as_unit("ns")
-    views = torch.randn(days + WINDOW - 1, STOCKS + 1, FEATURES, generator=generator)
-    views = views.unfold(0, WINDOW, 1).permute(0, 1, 3, 2)
+    rows = torch.randn(days + WINDOW - 1, STOCKS + 1, FEATURES, generator=generator)
     change = 0.02 * torch.randn(days, STOCKS, generator=generator).sign()
     observed = torch.ones(days, STOCKS, dtype=torch.bool)
     names = tuple(f"S{number:02}" for number in range(STOCKS))
-    stocks = views[:, :-1]
-    index = views[:, -1]
-    return Windows(stocks, index, observed, change, sessions[:-1], sessions[1:], names)
+    return Windows(rows, WINDOW, observed, change, sessions[:-1], sessions[1:], names)
 
 
 def day_at_a_time(windows: Windows) -> float:
@@ -108,7 +104,7 @@ def day_at_a_time(windows: Windows) -> float:
 
 def seed_after_seed(windows: Windows, validation: Windows, *, bfloat16: bool) -> float:
     """Return the stock-days a second of the plain network on a GPU that holds the windows."""
-    device = windows.stocks.device
+    device = windows.rows.device
     torch.cuda.synchronize(device)
     start = time.perf_counter()
     for seed in range(SEEDS):
@@ -128,8 +124,7 @@ def on_device(windows: Windows, device: torch.device) -> Windows:
     """Return the windows with their tensors on a device."""
     return replace(
         windows,
-        stocks=windows.stocks.to(device),
-        index=windows.index.to(device),
+        rows=windows.rows.to(device),
         observed=windows.observed.to(device),
         movement=windows.movement.to(device),
     )

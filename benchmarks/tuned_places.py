@@ -19,7 +19,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
-from typing import Any
 from unittest.mock import patch
 
 AVX2 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
@@ -59,8 +58,8 @@ class Place:
     plain: Way
 
 
-def translator_update(fast_dropout: bool = True, **settings: Any) -> Callable[[], object]:
-    """Prepare an update of a translator of the preset `tiny` with some settings."""
+def translator_update(fast_dropout: bool = True) -> Callable[[], object]:
+    """Prepare an update of a translator of the preset `tiny`."""
     import torch
 
     from translation.data.batches import Batch
@@ -75,7 +74,7 @@ def translator_update(fast_dropout: bool = True, **settings: Any) -> Callable[[]
         "source_vocabulary": VOCABULARY["tiny"],
         "target_vocabulary": VOCABULARY["tiny"],
     }
-    config = loop.TrainingConfig(**{**TRAININGS["tiny"], **settings})
+    config = loop.TrainingConfig(**TRAININGS["tiny"])
     network = build_network("transformer", sizes)
     with ExitStack() as changes:
         if not fast_dropout:
@@ -93,8 +92,8 @@ def dtml_epoch(stocks: int, stock_days: int | None = None) -> Callable[[], objec
     import torch
 
     from benchmarks import training_speed
-    from dtml.layers import network
-    from dtml.training.fit import fit_members
+    from dtml import network
+    from dtml.training import fit_members
 
     if stock_days is not None:
         network.STOCK_DAYS = stock_days
@@ -152,23 +151,6 @@ PLACES = {
         "memory of tensors in pages of 2 MB: a translator's updates",
         product=Way(translator_update, {**WAITING, "THP_MEM_ALLOC_ENABLE": "1"}),
         plain=Way(translator_update, WAITING),
-    ),
-    "precision": Place(
-        "the faster number format of the layers, and not float32: a translator's updates",
-        product=Way(translator_update, WAITING),
-        plain=Way(partial(translator_update, precision="float32"), WAITING),
-    ),
-    "muon-precision": Place(
-        "the faster number format of Muon, and not float32: a translator's updates",
-        product=Way(translator_update, WAITING),
-        plain=Way(partial(translator_update, muon_precision="float32"), WAITING),
-    ),
-    "bfloat16": Place(
-        "the faster number formats, and not bfloat16: a translator's updates",
-        product=Way(translator_update, WAITING),
-        plain=Way(
-            partial(translator_update, precision="bfloat16", muon_precision="bfloat16"), WAITING
-        ),
     ),
     "dropout": Place(
         "dropout from fewer random bits, and not torch's: a translator's updates",

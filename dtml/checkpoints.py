@@ -1,37 +1,15 @@
-"""Trained weights on disk, as safetensors with a JSON card.
+"""Trained weights on disk: tensors with a JSON card, which can run no code."""
 
-These formats hold data and can run no code.
-"""
-
-import hashlib
-import json
-from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-from torch import Tensor
-
-from dtml.baselines.recurrent import RecurrentConfig
-from dtml.baselines.stocknet import StockNetConfig
 from dtml.errors import DtmlError
-from dtml.layers.network import NetworkConfig
-from dtml.model import ModelConfig
+from dtml.network import Network, NetworkConfig
+from dtml.networks import CONFIGS
 from dtml.windows import WindowConfig
-
-Weights = dict[str, Tensor]
-Part = TypeVar("Part")
-# A function that calls another one to fill a file, and after which the file is either complete or
-# unchanged: `translation.atomic_files.write_whole`. `flows` passes it in, because this package may
-# import only the Transformer from `translation`.
-WriteWhole = Callable[[Path, Callable[[Path], object]], None]
-
-FORMAT = 1  # of the card; a checkpoint of another format is refused
-CONFIGS: dict[str, Any] = {
-    config.__name__: config for config in (ModelConfig, RecurrentConfig, StockNetConfig)
-}
+from translation import artifacts
+from translation.artifacts import ArtifactError, Card, Tensors
 
 
 @dataclass(frozen=True)
@@ -47,43 +25,47 @@ class Ensemble:
     seeds: tuple[int, ...]
     model: NetworkConfig
     windows: WindowConfig
-    weights: Weights
+    weights: Tensors
 
-    @property
-    def is_tied(self) -> bool:
-        """Return whether the model has gains for each of its stocks, and so serves no others."""
-        if not isinstance(self.model, ModelConfig):
-            return False
-        return self.model.normalisation == "per_stock"
-
-    def member(self, position: int) -> Weights:
+    def member(self, position: int) -> Tensors:
         """Return the weights of one member."""
         return {name: value[position] for name, value in self.weights.items()}
 
+    def network(self, position: int) -> Network:
+        """Return the network of one member, ready to predict.
 
-def save_ensemble(ensemble: Ensemble, file: Path, write: WriteWhole) -> str:
+        Raises DtmlError where the weights do not fit the model.
+        """
+        network = self.model.build(len(self.symbols))
+        try:
+            network.load_state_dict(self.member(position))
+        except (RuntimeError, IndexError) as error:
+            reason = " ".join(str(error).split())  # on one line
+            raise DtmlError(
+                f"the weights of {self.market} do not fit its model ({reason}): train a new model "
+                f"with `dtml train {self.market}`"
+            ) from error
+        return network.eval()
+
+
+def save_ensemble(ensemble: Ensemble, file: Path) -> str:
     """Write the checkpoint and return its SHA-256, which its run records.
 
     Raises DtmlError, naming the parameter, for a weight that is NaN or infinite.
     """
     _require_finite(ensemble.weights, f"the model of {ensemble.market} is not saved")
-    write_tensors(file, ensemble.weights, _card(ensemble), write)
-    return sha256(file)
+    artifacts.write(file, ensemble.weights, _card(ensemble))
+    return artifacts.sha256(file)
 
 
 def checkpoint_hash(ensemble: Ensemble) -> str:
     """Return the SHA-256 that the checkpoint would have; nothing is written."""
-    return hash_of(ensemble.weights, _card(ensemble))
+    return artifacts.hash_of(ensemble.weights, _card(ensemble))
 
 
-def hash_of(tensors: Weights, card: dict[str, Any]) -> str:
-    """Return the SHA-256 that a file of these tensors and card would have; nothing is written."""
-    return hashlib.sha256(_as_bytes(tensors, card)).hexdigest()
-
-
-def _card(ensemble: Ensemble) -> dict[str, Any]:
+def _card(ensemble: Ensemble) -> Card:
     return {
-        "format": FORMAT,
+        "format": 1,
         "market": ensemble.market,
         "symbols": list(ensemble.symbols),
         "seeds": list(ensemble.seeds),
@@ -96,32 +78,19 @@ def _card(ensemble: Ensemble) -> dict[str, Any]:
 def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
     """Read the checkpoint whose SHA-256 is `sha`, trained for this market.
 
-    Raises DtmlError, which says what to do, where the file is missing, changed or damaged, where it
-    is of another market or format, and where a weight is NaN or infinite.
+    Raises DtmlError as `read_checkpoint` does, and where a weight is NaN or infinite.
     """
-    if not file.exists():
-        raise DtmlError(f"checkpoint {file} does not exist: {_way_out(market)}")
-    actual_sha = sha256(file)
-    if actual_sha != sha:
-        raise DtmlError(
-            f"checkpoint {file} has SHA-256 {actual_sha[:12]}..., but its run recorded "
-            f"{sha[:12]}...: it was changed or damaged; {_way_out(market)}"
-        )
-    weights, card = read_tensors(file)
+    weights, card = read_checkpoint(
+        file,
+        market=market,
+        sha=sha,
+        remedy="restore it from a backup, recreate it from the receipt of one of its predictions "
+        f"with `dtml replay RECEIPT --retrain`, or train a new model with `dtml train {market}` "
+        "(if [model] of the market's file sets warm_start, delete that first)",
+    )
     _require_finite(weights, f"checkpoint {file} cannot be used")
     try:
-        if card["format"] != FORMAT:
-            raise DtmlError(
-                f"checkpoint {file} has format {card['format']}, but this version reads {FORMAT}: "
-                "use the version of dtml that wrote it, or train a new model with "
-                f"`dtml train {market}`"
-            )
-        if card["market"] != market:
-            raise DtmlError(
-                f"checkpoint {file} was trained for market {card['market']}, not {market}: "
-                f"train a new model with `dtml train {market}`"
-            )
-        model_config = CONFIGS[card["network"]]
+        model_config: Any = CONFIGS[card["network"]]
         return Ensemble(
             market=market,
             symbols=tuple(card["symbols"]),
@@ -139,59 +108,38 @@ def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
         ) from error
 
 
-def _require_finite(weights: Weights, consequence: str) -> None:
-    """Raise DtmlError for a weight that is NaN or infinite; `consequence` begins its message."""
-    for name, value in weights.items():
-        wrong = int((~value.isfinite()).sum())
-        if wrong > 0:
-            raise DtmlError(
-                f"{consequence}: {wrong} of {value.numel()} weights of {name} are NaN or infinite: "
-                "train again with a lower learning_rate in [model] of the market's file or, in a "
-                "benchmark, whose rate is fixed, look for extreme prices"
-            )
+def read_checkpoint(file: Path, *, market: str, sha: str, remedy: str) -> tuple[Tensors, Card]:
+    """Read the tensors and the card of a checkpoint of this market, whose SHA-256 is `sha`.
 
-
-def _way_out(market: str) -> str:
-    return (
-        "restore it from a backup, recreate it from the receipt of one of its predictions with "
-        f"`dtml replay RECEIPT --retrain`, or train a new model with `dtml train {market}` (if "
-        "[model] of the market's file sets warm_start, delete that first)"
-    )
-
-
-def sha256(file: Path) -> str:
-    """Return the hexadecimal SHA-256 of a file."""
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def write_tensors(file: Path, tensors: Weights, card: dict[str, Any], write: WriteWhole) -> None:
-    """Write tensors and a JSON card into one safetensors file, whole or not at all."""
-    write(file, lambda partial: partial.write_bytes(_as_bytes(tensors, card)))
-
-
-def _as_bytes(tensors: Weights, card: dict[str, Any]) -> bytes:
-    contiguous = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    return save(contiguous, metadata={"card": json.dumps(card, sort_keys=True)})
-
-
-def read_tensors(file: Path) -> tuple[Weights, dict[str, Any]]:
-    """Read the tensors and the card that `write_tensors` wrote; DtmlError for any other file."""
-    try:
-        with safe_open(file, framework="pt") as stream:
-            card = json.loads((stream.metadata() or {})["card"])
-            tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
-            return tensors, card
-    # JSON that is nested too deeply raises RecursionError.
-    except (SafetensorError, KeyError, TypeError, json.JSONDecodeError, RecursionError) as error:
+    Raises DtmlError, which ends with what to do, where the file is missing, changed or damaged, or
+    of another market.
+    """
+    if not file.exists():
+        raise DtmlError(f"checkpoint {file} does not exist: {remedy}")
+    actual_sha = artifacts.sha256(file)
+    if actual_sha != sha:
         raise DtmlError(
-            f"{file} is not a dtml checkpoint, or is damaged ({error}): restore it from a backup, "
-            "or delete it and train again"
-        ) from error
+            f"checkpoint {file} has SHA-256 {actual_sha[:12]}..., but its training recorded "
+            f"{sha[:12]}...: it was changed or damaged; {remedy}"
+        )
+    try:
+        tensors, card = artifacts.read(file)
+        trained_for = card["market"]
+    except (ArtifactError, KeyError, TypeError) as error:
+        raise DtmlError(f"{file} is no checkpoint ({error}): {remedy}") from error
+    if trained_for != market:
+        raise DtmlError(
+            f"checkpoint {file} was trained for market {trained_for}, not {market}: train anew "
+            f"with `dtml train {market}`"
+        )
+    return tensors, card
 
 
-def under(prefix: str, parts: Mapping[str, Part]) -> dict[str, Part]:
-    """Return the parts whose names begin with a prefix, named without it."""
-    return {
-        name.removeprefix(prefix): value for name, value in parts.items() if name.startswith(prefix)
-    }
+def _require_finite(weights: Tensors, consequence: str) -> None:
+    """Raise DtmlError for a weight that is NaN or infinite; `consequence` begins its message."""
+    fault = artifacts.not_finite(weights)
+    if fault is not None:
+        raise DtmlError(
+            f"{consequence}: {fault}: train again with a lower learning_rate in [model] of the "
+            "market's file or, in a benchmark, whose rate is fixed, look for extreme prices"
+        )

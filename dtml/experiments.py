@@ -14,7 +14,7 @@ from dtml.errors import DtmlError, UsageError
 from dtml.evaluation.splits import hold_out, known_before
 from dtml.markets.definition import Returns, ZClose
 from dtml.model import ModelConfig
-from dtml.training.recipe import Member, TrainingConfig, settings_of
+from dtml.training import Member, TrainingConfig, settings_of
 from dtml.windows import WindowConfig, Windows
 
 MINIMUM_TRAIN_DAYS = 64  # fewer days teach nothing

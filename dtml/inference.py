@@ -7,7 +7,7 @@ from torch import Tensor
 
 from dtml.checkpoints import Ensemble
 from dtml.errors import DtmlError
-from dtml.layers.network import Network, days_at_once, within_memory
+from dtml.network import days_at_once, memory_of_the_gpu
 from dtml.windows import Windows
 from translation.transformer import prepare_cuda
 
@@ -43,7 +43,7 @@ def predict(ensemble: Ensemble, windows: Windows, device: torch.device) -> pd.Da
     (0 for a single seed), `lowest` and `highest` are the extremes over the seeds, and
     `rising_share` is the share of the seeds that predict a rise. Rows are ordered by day. Without
     an observed stock there is no row. Raises DtmlError where the weights do not fit the model, and
-    where a single day does not fit into the memory of a GPU.
+    where the memory of a GPU is too small.
     """
     members = member_probabilities(ensemble, windows, device)
     mean = members.mean(dim=0)
@@ -82,16 +82,15 @@ def member_probabilities(
     days = windows.observed.any(dim=1).nonzero().squeeze(1)
     if not len(days):
         return probabilities
-    at_once = days_at_once(len(windows.symbols), device)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        for position in range(len(ensemble.seeds)):
-            model = _model(ensemble, position, device)
-            # The number of days that fitted for this member is the first tried for the next.
-            at_once = _fill_probabilities(
-                probabilities[position], model, windows, days, device, at_once
-            )
+        with memory_of_the_gpu():
+            for position in range(len(ensemble.seeds)):
+                network = ensemble.network(position).to(device)
+                for batch in days.split(days_at_once(len(windows.symbols), device)):
+                    logits = network.logits(*_inputs(windows, batch, device))
+                    probabilities[position, batch] = logits.sigmoid().cpu()
     finally:
         torch.set_num_threads(threads)
     # A network also returns logits, without a meaning, for stocks that are not observed.
@@ -108,68 +107,17 @@ def attention(
     other rows mean nothing. Every day needs at least one observed stock, and the ensemble a network
     with attention between stocks: a DTML with its data axis. Raises DtmlError as `predict` does.
     """
-    at_once = days_at_once(len(windows.symbols), device)
+    days = torch.arange(len(windows)).split(days_at_once(len(windows.symbols), device))
     total = torch.zeros(())
-    for position in range(len(ensemble.seeds)):
-        model = _model(ensemble, position, device)
-        of_member, at_once = _member_attention(model, windows, device, at_once)
-        total = total + of_member
+    with memory_of_the_gpu():
+        for position in range(len(ensemble.seeds)):
+            network = ensemble.network(position).to(device)
+            by_batch = []
+            for batch in days:
+                _, weights = network(*_inputs(windows, batch, device), need_attention=True)
+                by_batch.append(weights.mean(dim=1).cpu())  # the mean over heads
+            total = total + torch.cat(by_batch)
     return total / len(ensemble.seeds)
-
-
-def _fill_probabilities(
-    probabilities: Tensor,
-    model: Network,
-    windows: Windows,
-    days: Tensor,
-    device: torch.device,
-    at_once: int,
-) -> int:
-    """Write the probabilities of some days in place; return how many days fit into memory at once.
-
-    `probabilities` is `[days stocks]`, of all days; `days` are positions in it. An attempt that
-    runs out of memory needs no undoing, because the next one writes the same places again.
-    """
-
-    def fill(days_a_pass: int) -> None:
-        for batch in days.split(days_a_pass):
-            logits = model.logits(*_inputs(windows, batch, device))
-            probabilities[batch] = logits.sigmoid().cpu()
-
-    _, at_once = within_memory(fill, at_once, len(days))
-    return at_once
-
-
-def _member_attention(
-    model: Network, windows: Windows, device: torch.device, at_once: int
-) -> tuple[Tensor, int]:
-    """Return the attention of one member, and how many days fit into memory at once."""
-
-    def look(days_a_pass: int) -> Tensor:
-        by_batch = []
-        for batch in torch.arange(len(windows)).split(days_a_pass):
-            _, weights = model(*_inputs(windows, batch, device), need_attention=True)
-            by_batch.append(weights.mean(dim=1).cpu())  # the mean over heads
-        return torch.cat(by_batch)
-
-    return within_memory(look, at_once, len(windows))
-
-
-def _model(ensemble: Ensemble, position: int, device: torch.device) -> Network:
-    """Return the network of one member, ready to predict.
-
-    Raises DtmlError where the weights do not fit the model.
-    """
-    model = ensemble.model.build(len(ensemble.symbols))
-    try:
-        model.load_state_dict(ensemble.member(position))
-    except (RuntimeError, IndexError) as error:
-        reason = " ".join(str(error).split())  # on one line
-        raise DtmlError(
-            f"the weights of {ensemble.market} do not fit its model ({reason}): train a new model "
-            f"with `dtml train {ensemble.market}`"
-        ) from error
-    return model.to(device).eval()
 
 
 def _inputs(windows: Windows, days: Tensor, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
@@ -181,4 +129,4 @@ def _inputs(windows: Windows, days: Tensor, device: torch.device) -> tuple[Tenso
     stop = int(days[-1]) + 1
     span = windows.days(slice(first, stop))
     positions = (days - days[0]).unsqueeze(1) + torch.arange(windows.window)
-    return span.rows().to(device), positions.to(device), windows.observed[days].to(device)
+    return span.rows.to(device), positions.to(device), windows.observed[days].to(device)

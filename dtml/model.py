@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from dtml.errors import UsageError
-from dtml.layers.network import (
+from dtml.network import (
     Batch,
     Network,
     NetworkConfig,
@@ -59,75 +59,15 @@ class ModelConfig(NetworkConfig):
         """Return the network for a number of stocks."""
         return DTML(self, stocks)
 
+    @property
+    def name(self) -> str:
+        """Return the name in the published table."""
+        return "dtml"
 
-class DTML(Network):
-    """The network, from the sessions of a market to each stock's logit of a rise in the next one.
-
-    The attention of eq. 6 is multi-head, as in the published runs, and therefore scaled by
-    sqrt(hidden / heads).
-    """
-
-    def __init__(self, config: ModelConfig, stocks: int) -> None:
-        super().__init__()
-        hidden = config.hidden
-        self.beta = config.beta
-        self.data_axis = config.data_axis
-        self.transform = nn.Linear(config.features, hidden)
-        self.lstm = LSTM(hidden)
-        rows = stocks if config.normalisation == "per_stock" else 1
-        self.normalise = ContextNormalisation(rows, hidden, deviation=config.identity)
-        # Eqs. 5-8 have no layer normalisation and no projection of the attention's output.
-        self.mix = EncoderLayer(
-            hidden,
-            config.heads,
-            4 * hidden,
-            norm="none",
-            activation_dropout=config.dropout,
-            output_projection=False,
-        )
-        self.predict = nn.Linear(hidden, 1)
-
-    def forward(
-        self, rows: Rows, windows: Positions, observed: StockDays, *, need_attention: bool = False
-    ) -> tuple[Scores, Float[Tensor, "days heads stocks stocks"] | None]:
-        """Return the logits and, with `need_attention`, the attention.
-
-        Row u of the attention holds how much stock u looks at every stock; it is None without
-        `need_attention`, and without the data axis. `rows` are features in percent, with the index
-        as the last symbol; `windows` are the positions in them of each day's sessions, oldest
-        first. No stock attends to a stock that is not `observed`, no statistic counts such a stock,
-        and its logit is meaningless. Every day needs at least one observed stock.
-        """
-        transformed = self.transform(rows).tanh()  # feature transformation, once a session
-        contexts = temporal_attention(self.lstm(transformed, windows))  # eqs. 1-2
-        stock_contexts = contexts[:, :-1]
-        index_context = contexts[:, -1:]  # [days 1 hidden]: added to that of every stock
-        normalised = self.normalise(stock_contexts, observed)  # eq. 3
-        multi_level = normalised + self.beta * index_context  # eq. 4
-        if self.data_axis:  # eqs. 5-8
-            # [days 1 stocks]: every stock of a day may look at the same stocks.
-            is_visible = observed.unsqueeze(1)
-            mixed, attention = self.mix(multi_level, is_visible, need_weights=need_attention)
-        else:  # eq. 8 without the other stocks
-            mixed = multi_level + self.mix.feed_forward(multi_level)
-            attention = None
-        logits = self.predict(mixed.tanh())  # the tanh of eq. 8, then eq. 9
-        return logits.squeeze(-1), attention
-
-    def logits(self, rows: Rows, windows: Positions, observed: StockDays) -> Scores:
-        """Return the logits without the attention."""
-        logits: Tensor = self(rows, windows, observed)[0]
-        return logits
-
-    def objective(self, batch: Batch, penalty: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """Return the cross-entropy with selective regularisation (section 3.4).
-
-        Only the last layer is regularised, by `penalty` times its squared norm.
-        """
-        logits = self.logits(batch.rows, batch.windows, batch.observed)
-        last_layer = self.predict.weight.square().sum() + self.predict.bias.square().sum()
-        loss = cross_entropy(logits, batch.rises, batch.counted)
-        return loss + penalty * last_layer
+    @property
+    def is_tied(self) -> bool:
+        """Return whether eq. 3 has gains for each stock."""
+        return self.normalisation == "per_stock"
 
 
 class LSTM(nn.Module):
@@ -215,9 +155,8 @@ class ContextNormalisation(nn.Module):
     network distinguishes stocks. A single row is shared by all stocks, whatever their number.
     """
 
-    def __init__(self, stocks: int, hidden: int, *, deviation: float = 0.0) -> None:
+    def __init__(self, stocks: int, hidden: int) -> None:
         super().__init__()
-        self.deviation = deviation  # standard deviation of the offsets that training starts from
         self.gain = nn.Parameter(torch.ones(stocks, hidden))
         self.offset = nn.Parameter(torch.zeros(stocks, hidden))
 
@@ -233,3 +172,82 @@ class ContextNormalisation(nn.Module):
         variance = (centred.square() * counted).sum(dim=(1, 2), keepdim=True) / size
         scale = (variance + 1e-5).rsqrt()
         return self.gain * centred * scale + self.offset
+
+
+class DTML(Network):
+    """The network, from the sessions of a market to each stock's logit of a rise in the next one.
+
+    The attention of eq. 6 is multi-head, as in the published runs, and therefore scaled by
+    sqrt(hidden / heads).
+    """
+
+    def __init__(self, config: ModelConfig, stocks: int) -> None:
+        super().__init__()
+        hidden = config.hidden
+        self.beta = config.beta
+        self.data_axis = config.data_axis
+        self.transform = nn.Linear(config.features, hidden)
+        self.lstm = LSTM(hidden)
+        self.identity = config.identity
+        self.normalise = ContextNormalisation(stocks if config.is_tied else 1, hidden)
+        # Eqs. 5-8 have no layer normalisation and no projection of the attention's output.
+        self.mix = EncoderLayer(
+            hidden,
+            config.heads,
+            4 * hidden,
+            norm="none",
+            activation_dropout=config.dropout,
+            output_projection=False,
+        )
+        self.predict = nn.Linear(hidden, 1)
+
+    def forward(
+        self, rows: Rows, windows: Positions, observed: StockDays, *, need_attention: bool = False
+    ) -> tuple[Scores, Float[Tensor, "days heads stocks stocks"] | None]:
+        """Return the logits and, with `need_attention`, the attention.
+
+        Row u of the attention holds how much stock u looks at every stock; it is None without
+        `need_attention`, and without the data axis. `rows` are features in percent, with the index
+        as the last symbol; `windows` are the positions in them of each day's sessions, oldest
+        first. No stock attends to a stock that is not `observed`, no statistic counts such a stock,
+        and its logit is meaningless. Every day needs at least one observed stock.
+        """
+        transformed = self.transform(rows).tanh()  # feature transformation, once a session
+        contexts = temporal_attention(self.lstm(transformed, windows))  # eqs. 1-2
+        stock_contexts = contexts[:, :-1]
+        index_context = contexts[:, -1:]  # [days 1 hidden]: added to that of every stock
+        normalised = self.normalise(stock_contexts, observed)  # eq. 3
+        multi_level = normalised + self.beta * index_context  # eq. 4
+        if self.data_axis:  # eqs. 5-8
+            # [days 1 stocks]: every stock of a day may look at the same stocks.
+            is_visible = observed.unsqueeze(1)
+            mixed, attention = self.mix(multi_level, is_visible, need_weights=need_attention)
+        else:  # eq. 8 without the other stocks
+            mixed = multi_level + self.mix.feed_forward(multi_level)
+            attention = None
+        logits = self.predict(mixed.tanh())  # the tanh of eq. 8, then eq. 9
+        return logits.squeeze(-1), attention
+
+    def logits(self, rows: Rows, windows: Positions, observed: StockDays) -> Scores:
+        """Return the logits without the attention."""
+        logits: Tensor = self(rows, windows, observed)[0]
+        return logits
+
+    def objective(self, batch: Batch, penalty: Float[Tensor, ""]) -> Float[Tensor, ""]:
+        """Return the cross-entropy with selective regularisation (section 3.4).
+
+        Only the last layer is regularised, by `penalty` times its squared norm.
+        """
+        logits = self.logits(batch.rows, batch.windows, batch.observed)
+        last_layer = self.predict.weight.square().sum() + self.predict.bias.square().sum()
+        loss = cross_entropy(logits, batch.rises, batch.counted)
+        return loss + penalty * last_layer
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """Draw the linear maps, then the offsets of eq. 3.
+
+        So all linear maps get the same numbers with and without offsets.
+        """
+        super().initialise(generator)
+        if self.identity:
+            nn.init.normal_(self.normalise.offset, std=self.identity, generator=generator)

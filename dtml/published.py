@@ -10,21 +10,12 @@ from datetime import date
 from itertools import product
 from pathlib import Path
 
-from dtml.baselines.recurrent import RecurrentConfig
-from dtml.baselines.stocknet import StockNetConfig
 from dtml.errors import UsageError
-from dtml.layers.network import NetworkConfig
 from dtml.markets import Market, load_market
 from dtml.model import ModelConfig
-from dtml.training.recipe import TrainingConfig, settings_of
-
-CONFIGS: dict[str, type[NetworkConfig]] = {
-    "dtml": ModelConfig,
-    "stocknet": StockNetConfig,
-    "lstm": RecurrentConfig,
-    "alstm": RecurrentConfig,
-    "adv_alstm": RecurrentConfig,
-}
+from dtml.network import NetworkConfig
+from dtml.networks import NETWORKS
+from dtml.training import TrainingConfig, settings_of
 
 
 @dataclass(frozen=True)
@@ -54,7 +45,7 @@ class PublishedSet:
     """A public data set and the models trained on it.
 
     Spans are those of the sessions predicted, both ends included. `recipes` and `published` are by
-    the name of the network (`CONFIGS`). `notes` say how the public files compare with the paper's
+    the name of the network (`NETWORKS`). `notes` say how the public files compare with the paper's
     set. `data_until` is the last session of the public files if they end before the test span does,
     else None.
     """
@@ -108,10 +99,10 @@ def _read_sets() -> dict[str, PublishedSet]:
     for market, table in tables.items():
         recipes = {}
         for network, own in table.pop("recipes").items():
-            config, settings = CONFIGS[network], shared[network] | own
+            model, settings = NETWORKS[network], shared[network] | own
             recipes[network] = Recipe(
                 window=settings["window"],
-                model=config(**settings_of(config, settings)),
+                model=replace(model, **settings_of(model, settings)),
                 training=TrainingConfig(**settings_of(TrainingConfig, settings)),
             )
         published = {name: Figure(*figures) for name, figures in table.pop("published").items()}
@@ -120,17 +111,6 @@ def _read_sets() -> dict[str, PublishedSet]:
 
 
 SETS: Mapping[str, PublishedSet] = _read_sets()
-
-
-def name_of(model: NetworkConfig) -> str:
-    """Return the name of a network in the published table."""
-    if isinstance(model, StockNetConfig):
-        return "stocknet"
-    if not isinstance(model, RecurrentConfig):
-        return "dtml"
-    if not model.attention:
-        return "lstm"
-    return "adv_alstm" if model.epsilon else "alstm"
 
 
 def grid(recipe: Recipe) -> list[Recipe]:

@@ -48,16 +48,16 @@ class WindowConfig:
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows of consecutive days; tensors share their storage, so a span of days copies nothing.
+    """Windows of consecutive days: day d sees the rows d .. d + window - 1.
 
-    `stocks` and `index` hold features in percent; one that is missing is 0. `observed` says which
-    stocks a model may use on a day: their windows, and that of the index, lack no feature.
-    `movement` is the adjusted return from `as_of` to `target` as a ratio minus 1, NaN where it is
-    not known. `as_of` and `target` are sessions.
+    `rows` hold features in percent, with the index as the last symbol; one that is missing is 0.
+    `observed` says which stocks a model may use on a day: their windows, and that of the index,
+    lack no feature. `movement` is the adjusted return from `as_of` to `target` as a ratio minus 1,
+    NaN where it is not known. `as_of` and `target` are sessions.
     """
 
-    stocks: Float[Tensor, "days stocks window features"]
-    index: Float[Tensor, "days window features"]
+    rows: Float[Tensor, "sessions symbols features"]
+    window: int  # sessions that a day sees
     observed: Bool[Tensor, "days stocks"]
     movement: Float[Tensor, "days stocks"]
     as_of: pd.DatetimeIndex
@@ -68,9 +68,19 @@ class Windows:
         return len(self.target)
 
     @property
-    def window(self) -> int:
-        """Return the number of sessions in a window."""
-        return self.index.shape[1]
+    def views(self) -> Float[Tensor, "days symbols window features"]:
+        """Return the window of each symbol on each day, without copies."""
+        return self.rows.unfold(0, self.window, 1).permute(0, 1, 3, 2)[: len(self)]
+
+    @property
+    def stocks(self) -> Float[Tensor, "days stocks window features"]:
+        """Return the windows of the stocks."""
+        return self.views[:, :-1]
+
+    @property
+    def index(self) -> Float[Tensor, "days window features"]:
+        """Return the windows of the index."""
+        return self.views[:, -1]
 
     @property
     def digest(self) -> str:
@@ -84,20 +94,6 @@ class Windows:
             digest.update(tensor.contiguous().numpy().tobytes())
         return digest.hexdigest()
 
-    def rows(self) -> Float[Tensor, "sessions symbols features"]:
-        """Return the sessions behind the windows, each once; the index is the last symbol.
-
-        Day d sees rows d .. d + window - 1.
-        """
-        if not len(self):  # without a first window there is nothing to join below
-            features_of_stock = self.stocks.shape[-1]
-            return self.stocks.new_zeros(0, len(self.symbols) + 1, features_of_stock)
-        all_symbols = torch.cat([self.stocks, self.index.unsqueeze(1)], dim=1)
-        first_window = all_symbols[0].movedim(1, 0)  # [window symbols features]
-        # Each further window adds one session, its last.
-        later_sessions = all_symbols[1:, :, -1]
-        return torch.cat([first_window, later_sessions])
-
     def between(
         self, first: pd.Timestamp | None = None, last: pd.Timestamp | None = None
     ) -> "Windows":
@@ -108,10 +104,12 @@ class Windows:
 
     def days(self, positions: slice) -> "Windows":
         """Return the days at these positions."""
+        first, stop, _step = positions.indices(len(self))
+        if first >= stop:  # no day; the rows still hold a window
+            first = stop = 0
         return replace(
             self,
-            stocks=self.stocks[positions],
-            index=self.index[positions],
+            rows=self.rows[first : max(stop, first + 1) + self.window - 1],
             observed=self.observed[positions],
             movement=self.movement[positions],
             as_of=self.as_of[positions],
@@ -171,23 +169,16 @@ def build_windows(
     if not len(day_places):
         raise _no_window(bars, symbols, index_symbol, config)
 
-    views = (
-        torch.from_numpy(np.nan_to_num(values, nan=0.0))
-        .unfold(0, config.window, 1)
-        .permute(0, 1, 3, 2)
-    )  # [windows symbols window features], without copies
     # The window of a day begins window - 1 sessions before it.
-    first_window = int(day_places[0]) - config.window + 1
-    last_window = int(day_places[-1]) - config.window + 1
-    views = views[first_window : last_window + 1]
-
+    first_row = int(day_places[0]) - config.window + 1
+    rows = values[first_row : int(day_places[-1]) + 1]
     movement = _movement(panel, grid, sessions, config.largest_return)
     stock_is_complete = complete[day_places, :-1]
     index_is_complete = complete[day_places, -1:]  # [days 1], to combine with every stock
     observed = stock_is_complete & index_is_complete
     return Windows(
-        stocks=views[:, :-1],  # the last symbol is the index
-        index=views[:, -1],
+        rows=torch.from_numpy(np.nan_to_num(rows)),
+        window=config.window,
         observed=torch.from_numpy(observed),
         movement=torch.from_numpy(movement[day_places, :-1]).float(),
         as_of=grid[day_places],
@@ -268,13 +259,8 @@ def panel_on(
 ) -> Panel:
     """Return the prices of some symbols on the sessions of a grid."""
     bars = bars.assign(adjusted=adjusted_price(bars, price_of_returns))
-    return Panel(
-        open=on_grid(bars, "open", grid, symbols),
-        high=on_grid(bars, "high", grid, symbols),
-        low=on_grid(bars, "low", grid, symbols),
-        close=on_grid(bars, "close", grid, symbols),
-        adjusted=on_grid(bars, "adjusted", grid, symbols),
-    )
+    prices = ("open", "high", "low", "close", "adjusted")
+    return Panel(**{name: on_grid(bars, name, grid, symbols) for name in prices})
 
 
 def _movement(

@@ -303,7 +303,7 @@ def _differences(
 def _flaw_of_file(path: str | None, sha: str | None) -> str | None:
     if path is None:
         return None
-    from dtml.checkpoints import sha256  # which loads torch
+    from translation.artifacts import sha256  # which loads torch
 
     try:
         actual = sha256(weights_file(path))

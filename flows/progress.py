@@ -10,9 +10,7 @@ from typing import TypeVar
 from rich import progress as bars
 
 from dtml.pages.figures import figure, percent
-from dtml.published import name_of
-from dtml.training.fit import EpochReport
-from dtml.training.recipe import Epoch, Member, ResumedEpoch
+from dtml.training import Epoch, EpochReport, Member, ResumedEpoch
 from flows.settings import err
 
 T = TypeVar("T")
@@ -42,7 +40,7 @@ def training_progress(
         hidden = int(getattr(member.model, "hidden", 1))
         costs[member] = hidden * (hidden + 32) * sessions
     epochs_done = dict.fromkeys(members, 0)
-    has_several_models = len({name_of(member.model) for member in members}) > 1
+    has_several_models = len({member.model.name for member in members}) > 1
     total = sum(costs[member] * member.training.epochs for member in members)
     with _bar("training", total, PACE_SECONDS, bars.TextColumn("{task.fields[last]}")) as (
         progress,
@@ -62,7 +60,7 @@ def training_progress(
             progress.update(bar, completed=completed, last=figures)
             epochs = member.training.epochs
             if epoch.number % max(1, epochs // LOGGED_EPOCHS) == 0:
-                model = f"{name_of(member.model)}, " if has_several_models else ""
+                model = f"{member.model.name}, " if has_several_models else ""
                 name = f"{model}seed {member.seed}"
                 log.info("%s, epoch %d of %d: %s", name, epoch.number, epochs, figures)
 

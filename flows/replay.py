@@ -30,8 +30,8 @@ from dtml.errors import DtmlError, UsageError
 from dtml.inference import choose_device
 from dtml.machine import changes, computed_by, is_by_cpu
 from dtml.markets import Constituent, Market
-from dtml.training.fit import EpochReport, no_report
-from dtml.training.self_test import TOLERANCE
+from dtml.self_test import TOLERANCE
+from dtml.training import EpochReport, no_report
 from flows.markets.files import named_in_command, read_market
 from flows.markets.opened import RunRequest, StoredSource
 from flows.nightly.context import (
@@ -47,7 +47,6 @@ from flows.nightly.predict import first_needed, predict
 from flows.nightly.ranking import load_trained, rank
 from flows.nightly.train import Model, fit_bars, load_run
 from flows.settings import weights_file
-from translation.atomic_files import write_whole
 
 log = logging.getLogger(__name__)
 
@@ -801,7 +800,7 @@ def retrain(
     weights = fitted.ensemble.weights
     sha = checkpoint_hash(fitted.ensemble)
     if stored is None and sha == run["checkpoint_hash"]:
-        save_ensemble(fitted.ensemble, file, write_whole)
+        save_ensemble(fitted.ensemble, file)
     elif stored is None:
         archive.models[run["id"]] = Model(run, fitted.ensemble, fitted.calibration)
     apart = {

@@ -10,9 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from dtml.errors import UsageError
-from dtml.layers.network import Batch, Network, NetworkConfig, Positions, Rows, Scores, StockDays
 from dtml.model import LSTM
+from dtml.network import Batch, Network, NetworkConfig, Positions, Rows, Scores, StockDays
 
 
 @dataclass(frozen=True)
@@ -31,17 +30,16 @@ class RecurrentConfig(NetworkConfig):
     epsilon: float = 0.0  # length of the adversarial perturbation of the latent
     adversarial: float = 0.0  # weight of the perturbed loss, beta in the paper
 
-    def __post_init__(self) -> None:
-        for name in ("features", "hidden"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} must be 1 or more, got {getattr(self, name)}")
-        for name in ("epsilon", "adversarial"):
-            if getattr(self, name) < 0:
-                raise UsageError(f"{name} must be 0 or more, got {getattr(self, name)}")
-
     def build(self, stocks: int) -> "RecurrentNetwork":  # noqa: ARG002 - the same for any number
         """Return the network, which is the same for any number of stocks."""
         return RecurrentNetwork(self)
+
+    @property
+    def name(self) -> str:
+        """Return the name in the published table."""
+        if not self.attention:
+            return "lstm"
+        return "adv_alstm" if self.epsilon else "alstm"
 
 
 class RecurrentNetwork(Network):

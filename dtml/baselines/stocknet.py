@@ -13,10 +13,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from dtml.errors import UsageError
 from dtml.features import FEATURES
-from dtml.layers.network import Batch, Network, NetworkConfig, Positions, Rows, Scores, StockDays
-from dtml.layers.random import Dropout, Gaussian
+from dtml.network import (
+    Batch,
+    Dropout,
+    Gaussian,
+    Network,
+    NetworkConfig,
+    Positions,
+    Rows,
+    Scores,
+    StockDays,
+)
 
 Z_ADJ_CLOSE = FEATURES.index("z_adj_close")
 Inputs = Float[Tensor, "window days stocks features"]
@@ -38,25 +46,14 @@ class StockNetConfig(NetworkConfig):
     posterior_past: bool = False
     movement_feature: int = Z_ADJ_CLOSE  # the feature whose sign is the movement of a session
 
-    def __post_init__(self) -> None:
-        for name in ("hidden", "latent", "movement"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} must be 1 or more, got {getattr(self, name)}")
-        if self.features <= self.movement_feature:
-            raise UsageError(
-                f"features must be above movement_feature, {self.movement_feature}, got "
-                f"{self.features}"
-            )
-        if not 0 <= self.dropout < 1:
-            raise UsageError(f"dropout must be 0 or more and below 1, got {self.dropout}")
-        if self.alpha < 0:
-            raise UsageError(f"alpha must be 0 or more, got {self.alpha}")
-        if self.annealing <= 0:
-            raise UsageError(f"annealing must be above 0, got {self.annealing}")
-
     def build(self, stocks: int) -> "StockNet":  # noqa: ARG002 - the same for any number
         """Return the network, which is the same for any number of stocks."""
         return StockNet(self)
+
+    @property
+    def name(self) -> str:
+        """Return the name in the published table."""
+        return "stocknet"
 
 
 class Normal(NamedTuple):

@@ -62,7 +62,7 @@ class Trained(Pipeline):
 
     def symbols(self, market: Market) -> tuple[str, ...]:
         """Return the stocks of the model if it has gains for each of them, else the market's."""
-        return self.ensemble.symbols if self.ensemble.is_tied else market.symbols
+        return self.ensemble.symbols if self.ensemble.model.is_tied else market.symbols
 
     def model(self, windows: Windows, as_of: pd.Timestamp) -> Ensemble:  # noqa: ARG002 - it serves every date
         """Return that model."""

@@ -19,7 +19,7 @@ from dtml.inference import predict
 from dtml.markets import Constituent, Market
 from dtml.prices.bars import PRICES
 from dtml.prices.sessions import next_session, sessions_between
-from dtml.training.fit import fit_members, stack_members
+from dtml.training import fit_members, stack_members
 from dtml.windows import Windows, build_windows
 
 Answer = pd.DataFrame | np.ndarray

@@ -81,7 +81,7 @@ class Boosting:
     left: Int[ndarray, "trees nodes"]
     right: Int[ndarray, "trees nodes"]
     value: Float[ndarray, "trees nodes"]
-    depth: int
+    depth: Int[ndarray, ""]
 
     def score(self, features: Rows) -> Scores:
         """Return the score of each row, roughly the rank of its outcome."""
@@ -89,7 +89,7 @@ class Boosting:
         rows = np.arange(len(features))
         for tree in range(len(self.value)):
             node = np.zeros(len(features), dtype=np.int64)  # of each row: all begin at the root
-            for _ in range(self.depth):  # a row that reaches a leaf earlier stays there
+            for _ in range(int(self.depth)):  # a row that reaches a leaf earlier stays there
                 value = features[rows, self.column[tree, node]]
                 goes_left = np.where(
                     np.isnan(value),
@@ -105,39 +105,37 @@ Ranker = Ridge | Boosting  # fitted: within a day, a higher score is a higher ra
 
 
 def fit_ridge(features: Rows, outcome: Scores, config: RidgeConfig) -> Ridge:
-    """Fit a ridge on the rows whose outcome, a rank in [-0.5, 0.5], is known.
+    """Fit a ridge on rows with their outcomes, ranks in [-0.5, 0.5].
 
-    Raises DtmlError without such rows.
+    Raises DtmlError without rows.
     """
-    known_features, known_outcome = _known_rows(features, outcome)
-    rows, columns = known_features.shape
+    _require_rows(outcome)
+    rows, columns = features.shape
     # The matrix and the right side of the normal equations, summed up part by part.
     gram = config.penalty * rows * RANK_VARIANCE * np.eye(columns)
     x_outcome = np.zeros(columns)
     for first in range(0, rows, CHUNK_ROWS):
         part = slice(first, first + CHUNK_ROWS)
-        x = np.nan_to_num(known_features[part]).astype(float)
+        x = np.nan_to_num(features[part]).astype(float)
         gram += x.T @ x
-        x_outcome += x.T @ known_outcome[part]
+        x_outcome += x.T @ outcome[part]
     return Ridge(np.linalg.solve(gram, x_outcome))
 
 
 def fit_boosting(features: Rows, outcome: Scores, config: BoostingConfig) -> Boosting:
-    """Fit scikit-learn's boosting by histograms on the rows whose outcome, a rank, is known.
+    """Fit scikit-learn's boosting by histograms on rows with their outcomes, ranks.
 
-    Raises DtmlError without such rows.
+    Raises DtmlError without rows.
     """
     from sklearn.ensemble import HistGradientBoostingRegressor
 
-    known_features, known_outcome = _known_rows(features, outcome)
-    columns = range(known_features.shape[1])
-    empty = [column for column in columns if np.isnan(known_features[:, column]).all()]
-    if empty:  # scikit-learn requires a value in every column
-        known_features = known_features.copy()
-        known_features[:, empty] = 0
+    _require_rows(outcome)
+    empty = np.isnan(features).all(axis=0)
+    if empty.any():  # scikit-learn requires a value in every column
+        features = np.where(empty, 0, features)
     # With few rows a leaf may be smaller, so that trees still split: half of what each leaf of an
     # even tree would have.
-    half_of_an_even_leaf = len(known_outcome) // (2 * config.leaves)
+    half_of_an_even_leaf = len(outcome) // (2 * config.leaves)
     model = HistGradientBoostingRegressor(
         max_iter=config.trees,
         max_leaf_nodes=config.leaves,
@@ -147,25 +145,17 @@ def fit_boosting(features: Rows, outcome: Scores, config: BoostingConfig) -> Boo
         early_stopping=False,  # it would hold out rows of the same days that it trains on
         random_state=config.seed,
     )
-    model.fit(known_features, known_outcome)
+    model.fit(features, outcome)
     # A regression has a single tree in each step.
     return _as_arrays([trees[0].nodes for trees in model._predictors])
 
 
-def _known_rows(features: Rows, outcome: Scores) -> tuple[Rows, Scores]:
-    """Return the rows whose outcome is known, without a copy if all are.
-
-    Raises DtmlError without such rows.
-    """
-    has_outcome = np.isfinite(outcome)
-    if not has_outcome.any():
+def _require_rows(outcome: Scores) -> None:
+    if not len(outcome):
         raise DtmlError(
             "no stock-day of the training span has a known outcome: check that the stocks that are "
             "constituents on its days have prices there"
         )
-    if has_outcome.all():
-        return features, outcome
-    return features[has_outcome], outcome[has_outcome]
 
 
 def _as_arrays(trees: Sequence[ndarray]) -> Boosting:
@@ -175,31 +165,25 @@ def _as_arrays(trees: Sequence[ndarray]) -> Boosting:
     padded to the largest number of nodes; no row of features reaches a node of the padding.
     """
     shape = (len(trees), max(len(nodes) for nodes in trees))  # [trees nodes], padded
-    column = np.zeros(shape, dtype=np.int64)
-    threshold = np.zeros(shape)
-    missing_left = np.zeros(shape, dtype=bool)
-    left = np.zeros(shape, dtype=np.int64)
-    right = np.zeros(shape, dtype=np.int64)
-    value = np.zeros(shape)
-    for tree, nodes in enumerate(trees):
-        here = slice(0, len(nodes))
-        # A leaf is its own child, whatever its column and threshold say.
-        itself = np.arange(len(nodes))
-        is_leaf = nodes["is_leaf"].astype(bool)
-        column[tree, here] = np.where(is_leaf, 0, nodes["feature_idx"])
-        threshold[tree, here] = nodes["num_threshold"]
-        missing_left[tree, here] = nodes["missing_go_to_left"]
-        left[tree, here] = np.where(is_leaf, itself, nodes["left"])
-        right[tree, here] = np.where(is_leaf, itself, nodes["right"])
-        value[tree, here] = np.where(is_leaf, nodes["value"], 0.0)
+
+    def padded(name: str, dtype: type) -> ndarray:
+        """Return a field of all nodes, 0 in the padding."""
+        values: ndarray = np.zeros(shape, dtype=dtype)
+        for tree, nodes in enumerate(trees):
+            values[tree, : len(nodes)] = nodes[name]
+        return values
+
+    # A leaf is its own child, whatever its column and threshold say.
+    is_leaf = padded("is_leaf", bool)
+    itself = np.arange(shape[1])
     return Boosting(
-        column=column,
-        threshold=threshold,
-        missing_left=missing_left,
-        left=left,
-        right=right,
-        value=value,
-        depth=max(int(nodes["depth"].max()) for nodes in trees),
+        column=np.where(is_leaf, 0, padded("feature_idx", np.int64)),
+        threshold=padded("num_threshold", float),
+        missing_left=padded("missing_go_to_left", bool),
+        left=np.where(is_leaf, itself, padded("left", np.int64)),
+        right=np.where(is_leaf, itself, padded("right", np.int64)),
+        value=np.where(is_leaf, padded("value", float), 0.0),
+        depth=np.array(padded("depth", np.int64).max()),
     )
 
 

@@ -4,7 +4,7 @@ They are fitted together, stored in one checkpoint, and asked for the ranking of
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,11 @@ import torch
 from jaxtyping import Float
 from numpy import ndarray
 
-from dtml.checkpoints import WriteWhole, hash_of, read_tensors, sha256, under, write_tensors
+from dtml.checkpoints import read_checkpoint
 from dtml.errors import DtmlError
 from dtml.evaluation.splits import Split, hold_out
 from dtml.markets.definition import FeatureSet
+from dtml.networks import NETWORKS
 from dtml.own.code import OwnCode
 from dtml.own.process import Fitted
 from dtml.ranking.features import FEATURE_SETS
@@ -34,8 +35,10 @@ from dtml.ranking.models import (
 )
 from dtml.ranking.outcomes import Leg, sessions_to
 from dtml.ranking.panel import Features, There, places, ranked
-from dtml.ranking.relative import NETWORKS, Relative, RelativeConfig, fit_relative
+from dtml.ranking.relative import Relative, RelativeConfig, fit_relative
 from dtml.ranking.walk import MINIMUM_TRAIN_DAYS, History
+from translation import artifacts
+from translation.artifacts import prefixed, under
 
 VALIDATION_DAYS = 126  # the last days before a training, from which probabilities are measured
 BLEND = "blend"
@@ -282,36 +285,27 @@ def ranking_of_day(
     return pd.concat(parts, ignore_index=True)
 
 
-def save_rankers(
-    rankers: Rankers, settings: Mapping[str, Any], stem: Path, write: WriteWhole
-) -> tuple[Path, str]:
+def save_rankers(rankers: Rankers, settings: Mapping[str, Any], stem: Path) -> tuple[Path, str]:
     """Write the checkpoint of some rankers, and return its file and SHA-256.
 
     It holds their arrays, their slopes, `settings`, which include `market` and `config`, and the
-    user's own code with its arrays if there is any. `write` writes a file whole or not at all. The
-    file is named after `stem` and its content: rankers that are trained again and differ in the
-    last bits get another file.
+    user's own code with its arrays if there is any. The file is named after `stem` and its content:
+    rankers that are trained again and differ in the last bits get another file.
     """
-    tensors: dict[str, torch.Tensor] = {}
-    scalars: dict[str, Any] = {}
+    arrays: dict[str, ndarray] = {}
     for name, model in rankers.models.items():
-        # The model's arrays and single numbers, by name. Those of a network are its weights alone:
-        # its settings are in the card's `config`.
-        parts = model.weights if isinstance(model, Relative) else asdict(model)
-        for part, value in parts.items():
-            if isinstance(value, ndarray):
-                tensors[f"{name}.{part}"] = torch.from_numpy(value)
-            else:
-                scalars[f"{name}.{part}"] = value
-    card = {**settings, "slopes": dict(rankers.slopes), "scalars": scalars}
+        # The settings of a network are in the card's `config`.
+        of_model = model.weights if isinstance(model, Relative) else vars(model)
+        arrays |= prefixed(f"{name}.", of_model)
+    card = {**settings, "slopes": dict(rankers.slopes)}
     if rankers.own is not None:
-        for name, value in rankers.own.arrays.items():  # their names begin with "own."
-            tensors[name] = torch.from_numpy(value)
+        arrays |= rankers.own.arrays  # their names begin with "own."
         # In the checkpoints, the description is called `told`.
         card["own"] = {"code": asdict(rankers.own.code), "told": rankers.own.description}
-    sha = hash_of(tensors, card)
+    tensors = {name: torch.from_numpy(value) for name, value in arrays.items()}
+    sha = artifacts.hash_of(tensors, card)
     file = stem.with_name(f"{stem.name}-{sha[:8]}-rankers.safetensors")
-    write_tensors(file, tensors, card, write)
+    artifacts.write(file, tensors, card)
     return file, sha
 
 
@@ -324,40 +318,26 @@ def load_rankers(
     another market or to other features than those of the set.
     """
     train_new = f"train new rankers for the nights to come with `dtml train {market}`"
-    remedy = f"restore it from a backup, or {train_new}"
-    if not file.exists():
-        raise DtmlError(f"checkpoint {file} does not exist: {remedy}")
-    actual_sha = sha256(file)
-    if actual_sha != sha:
-        raise DtmlError(
-            f"checkpoint {file} has SHA-256 {actual_sha[:12]}..., but its training recorded "
-            f"{sha[:12]}...: it was changed or damaged; {remedy}"
-        )
-    tensors, card = read_tensors(file)
-    if card["market"] != market:
-        raise DtmlError(
-            f"checkpoint {file} was trained for market {card['market']}, not {market}: {train_new}"
-        )
+    tensors, card = read_checkpoint(
+        file, market=market, sha=sha, remedy=f"restore it from a backup, or {train_new}"
+    )
     if card["config"]["features"] != list(FEATURE_SETS[feature_set]):
         raise DtmlError(
             f'checkpoint {file} was trained with other features than the set "{feature_set}" has '
             f"now: {train_new} or, if you changed `features` in the market's file, set it back"
         )
     arrays = {name: value.numpy() for name, value in tensors.items()}
-    parts: dict[str, Any] = {**arrays, **card["scalars"]}
-    models: dict[str, Ranker | Relative] = {}
-    for name, kind in KINDS.items():
-        # The fields of Ridge and Boosting are the names under which `save_rankers` stored them.
-        values = {part.name: parts[f"{name}.{part.name}"] for part in fields(kind)}
-        models[name] = kind(**values)
+    models: dict[str, Ranker | Relative] = {
+        name: kind(**under(f"{name}.", arrays)) for name, kind in KINDS.items()
+    }
     for network in card["config"]["networks"]:
         config = RelativeConfig.read(network)
-        models[config.name] = Relative(config, under(f"{config.name}.", parts))
+        models[config.name] = Relative(config, under(f"{config.name}.", arrays))
     own = None
     if "own" in card:
         own = Fitted(
             code=OwnCode(**card["own"]["code"]),
             description=card["own"]["told"],
-            arrays={name: value for name, value in parts.items() if name.startswith("own.")},
+            arrays={name: value for name, value in arrays.items() if name.startswith("own.")},
         )
     return Rankers(models=models, slopes=card["slopes"], own=own)

@@ -2,12 +2,11 @@
 
 The answer does not depend on what the market does. The windows hold features that are ranked within
 the day, the label is the outcome's rank, and the epoch kept is that of the best rank IC on the last
-days before a training. They are trained by `dtml.training.fit`, as all networks here.
+days before a training. They are trained by `dtml.training`, as all networks here.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -16,20 +15,16 @@ from jaxtyping import Float
 from numpy import ndarray
 from torch import Tensor
 
-from dtml.baselines.recurrent import RecurrentConfig
-from dtml.baselines.stocknet import StockNetConfig
-from dtml.errors import DtmlError
 from dtml.evaluation.splits import hold_out
-from dtml.layers.network import Batch, Network, NetworkConfig, Positions, Rows, Scores, StockDays
 from dtml.markets.definition import NetworkName
-from dtml.model import ModelConfig
+from dtml.network import Batch, Network, NetworkConfig, Positions, Rows, Scores, StockDays
+from dtml.networks import NETWORKS
 from dtml.ranking.features import FEATURES
 from dtml.ranking.models import blend
 from dtml.ranking.outcomes import sessions_to
 from dtml.ranking.panel import Features, There
 from dtml.ranking.walk import History
-from dtml.training.fit import fit_members, stack_members
-from dtml.training.recipe import Member, TrainingConfig
+from dtml.training import Member, TrainingConfig, fit_members, stack_members
 from dtml.windows import Windows
 
 Loss = Literal["own", "squared", "correlation"]
@@ -51,14 +46,10 @@ RECIPE = TrainingConfig(
 )
 DEVIATIONS = 12**0.5  # the factor that gives ranks in [-0.5, 0.5] variance 1
 
-NETWORKS: Mapping[NetworkName, Callable[..., NetworkConfig]] = {
-    "dtml": partial(ModelConfig, beta=0.0, normalisation="shared"),
-    "lstm": partial(RecurrentConfig, attention=False),
-    "alstm": RecurrentConfig,
-    "adv_alstm": partial(RecurrentConfig, epsilon=0.01, adversarial=0.01),
-    "stocknet": partial(
-        StockNetConfig, latent=16, movement_feature=PAPER_FEATURES.index("return_1")
-    ),
+# What a network has in other ways than elsewhere when it ranks.
+SETTINGS: Mapping[NetworkName, Mapping[str, Any]] = {
+    "dtml": {"beta": 0.0, "normalisation": "shared"},
+    "stocknet": {"latent": 16, "movement_feature": PAPER_FEATURES.index("return_1")},
 }
 OWN_LOSS = ("adv_alstm", "stocknet")  # these differ from the others by their losses
 
@@ -81,8 +72,13 @@ class RelativeModelConfig(NetworkConfig):
 
     def build(self, stocks: int) -> "RelativeNetwork":
         """Return the network for a number of stocks."""
-        config_of = NETWORKS[self.network]
-        config = config_of(features=self.features, hidden=self.hidden, **self.settings)
+        settings: dict[str, Any] = {
+            "features": self.features,
+            "hidden": self.hidden,
+            **SETTINGS.get(self.network, {}),
+            **self.settings,
+        }
+        config = replace(NETWORKS[self.network], **settings)
         return RelativeNetwork(config.build(stocks), self.loss)
 
 
@@ -96,6 +92,10 @@ class RelativeNetwork(Network):
         super().__init__()
         self.asked = network  # the name is part of the parameters' names in checkpoints
         self.loss = loss
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """Draw the weights of the network that is asked."""
+        self.asked.initialise(generator)
 
     def logits(self, rows: Rows, windows: Positions, observed: StockDays) -> Scores:
         """Return the score of each stock: within a day, a higher one is a higher rank."""
@@ -249,22 +249,14 @@ def fit_relative(history: History, days: slice, config: RelativeConfig) -> Relat
     """Return the networks fitted on the last `config.sessions` of some days.
 
     The last `config.validation` of these choose the epoch, and train nothing; nor do sessions whose
-    outcomes were not known before them (`hold_out`). Raises DtmlError where no session is left to
-    train on.
+    outcomes were not known before them (`hold_out`).
     """
     first, stop, _step = days.indices(len(history.there))
     train_start = max(first, stop - config.sessions)
     split = hold_out(stop, config.validation, horizon=sessions_to(history.leg))
-    train_stop = split.trained.stop
-    if train_stop <= train_start:
-        raise DtmlError(
-            f"{config.name}: {stop - train_start} sessions are too few to train on: training needs "
-            f"{stop - train_stop + 1}, of which the last {config.validation} choose the epoch. "
-            "Fetch a longer history"
-        )
     seeds = range(config.seeds)
     members = [Member(seed, config.model, config.training) for seed in seeds]
-    train = windows_of(history, config, slice(train_start, train_stop))
+    train = windows_of(history, config, slice(train_start, split.trained.stop))
     validation = windows_of(history, config, split.scored)
     fits = fit_members(train, validation, members, device=torch.device("cpu"))
     stacked = stack_members(fits)
@@ -277,15 +269,13 @@ def windows_of(history: History, config: RelativeConfig, days: slice) -> Windows
 
     They hold the ranked features of the settings; those of the index are always 0.
     """
-    rows = config.rows(history.features)
-    # `unfold` gives [sessions symbols features window]; a window is [window features].
-    views = rows.unfold(0, config.window, 1).permute(0, 1, 3, 2)[days]
+    first, stop, _step = days.indices(len(history.there))
     # `Windows` needs a target session, which only errors show here: `sessions` stand for it, as
     # the end of a leg may be any later session.
     sessions = history.panel.sessions[days]
     return Windows(
-        stocks=views[:, :-1],
-        index=views[:, -1],
+        rows=config.rows(history.features)[first : stop + config.window - 1],
+        window=config.window,
         observed=torch.from_numpy(history.there[days]),
         movement=torch.from_numpy(history.relative[days]).float(),
         as_of=sessions,

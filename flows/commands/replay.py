@@ -19,7 +19,7 @@ import typer
 from db.engine import open_reader
 from dtml.errors import UsageError
 from dtml.markets.definition import LEVELS
-from dtml.training.self_test import TOLERANCE
+from dtml.self_test import TOLERANCE
 from flows.commands import options
 from flows.commands.answers import Answer, answering
 from flows.commands.options import AsOf, MarketFile, known_markets

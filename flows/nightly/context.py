@@ -34,7 +34,7 @@ from dtml.prices.changes import MAX_GAP
 from dtml.prices.sessions import sessions_a_year, sessions_between, sessions_up_to
 from dtml.ranking import features as ranking_features
 from dtml.ranking.relative import RelativeConfig
-from dtml.training.recipe import TrainingConfig
+from dtml.training import TrainingConfig
 from dtml.windows import WindowConfig
 from flows.markets.opened import OpenedMarket, RunRequest, open_market, open_stored_market
 

@@ -88,7 +88,9 @@ def night_windows(context: MarketContext, model: Model, as_of: date, bars: pd.Da
     They have that day's constituents. A model that is tied to its stocks, because it has a gain for
     each, sees the stocks that it was trained on.
     """
-    symbols = model.ensemble.symbols if model.ensemble.is_tied else context.constituents(as_of)
+    symbols = (
+        model.ensemble.symbols if model.ensemble.model.is_tied else context.constituents(as_of)
+    )
     windows = windows_of(context, bars, model.ensemble.windows, symbols)
     return windows.between(first=pd.Timestamp(next_session(context.market.calendar, as_of)))
 
@@ -177,7 +179,7 @@ def _gaps(
             return f"bar rejected: {reasons[symbol]}"
         if symbol not in present:
             return f"no bar on {as_of}"
-        if model.ensemble.is_tied and symbol not in model.ensemble.symbols:
+        if model.ensemble.model.is_tied and symbol not in model.ensemble.symbols:
             return NOT_TRAINED_ON
         sessions = bars.loc[bars["symbol"] == symbol, "session"]
         lacking = window[(window > sessions.min()) & ~window.isin(sessions)]

@@ -53,7 +53,6 @@ from flows.nightly.own_code import ask_own, change, train_own
 from flows.nightly.train import Weights, stored_row, weights_for, why_due
 from flows.progress import rankings_progress, reporting
 from flows.settings import data_folder, weights_file
-from translation.atomic_files import write_whole
 
 log = logging.getLogger(__name__)
 
@@ -315,7 +314,7 @@ def train_rankers(tonight: Tonight, previous: Mapping[str, Any] | None = None) -
         "config": config | own_record,
     }
     stem = data_folder() / "models" / f"{context.name}-{as_of}"
-    file, sha = save_rankers(rankers, settings, stem, write_whole)
+    file, sha = save_rankers(rankers, settings, stem)
     name = file.name.removesuffix("-rankers.safetensors")
     row = {
         **stored_row(tonight, file, sha, name=name, watermark=watermark),

@@ -27,15 +27,13 @@ from dtml.machine import computed_by, torch_build
 from dtml.markets import Market
 from dtml.own.code import OWN
 from dtml.prices.sessions import next_session, previous_session, sessions_between
-from dtml.training.fit import EpochReport, devices_of, fit_members, no_report, stack_members
-from dtml.training.state import Fit, StateFolder
+from dtml.training import EpochReport, Fit, devices_of, fit_members, no_report, stack_members
 from dtml.windows import WindowConfig, Windows, build_windows
 from flows.nightly.context import MarketContext, Tonight
 from flows.nightly.fetch import history_start
 from flows.progress import training_progress
 from flows.settings import data_folder, weights_file
 from flows.upkeep.pruning import drop_states, states_folder
-from translation.atomic_files import write_whole
 
 log = logging.getLogger(__name__)
 
@@ -261,7 +259,7 @@ def fit_model(
             run_id,
         )
     file = data_folder() / "models" / f"{run_id}.safetensors"
-    save_ensemble(fitted.ensemble, file, write_whole)
+    save_ensemble(fitted.ensemble, file)
     row = {
         **stored_row(tonight, file, sha, name=run_id, watermark=watermark),
         "model": "dtml",
@@ -330,7 +328,7 @@ def fit_bars(
         validation,
         members,
         device=device,
-        state_folder=StateFolder(folder, write_whole),
+        state_folder=folder,
         on_epoch=on_epoch,
         begin=begin,
     )

@@ -39,9 +39,15 @@ from dtml.machine import computed_by, torch_build
 from dtml.pages.benchmark import benchmark_page
 from dtml.prices.returns import returns_between
 from dtml.published import PublishedSet, Recipe, grid
-from dtml.training.fit import EpochReport, fit_members, no_report, stack_members
-from dtml.training.recipe import Member
-from dtml.training.state import Fit, StateFolder
+from dtml.training import (
+    EpochReport,
+    Fit,
+    Member,
+    fit_members,
+    no_report,
+    stack_members,
+    state_file,
+)
 from dtml.windows import WindowConfig, Windows
 from flows.nightly.context import MarketContext, Tonight, stored_bars
 from flows.nightly.score import outcome_rows, record_outcomes
@@ -50,7 +56,6 @@ from flows.progress import training_progress
 from flows.service.tasks import as_task
 from flows.settings import data_folder, page_of
 from flows.studies.study import Study, study_id
-from translation.atomic_files import write_whole
 
 log = logging.getLogger(__name__)
 
@@ -273,7 +278,7 @@ class PublishedExperiment(Study[Benchmark]):
             if window in (None, recipe.window)
         }
 
-    def state_folder(self, window: int) -> StateFolder:
+    def state_folder(self, window: int) -> Path:
         """Return the folder from which trainings on exactly these days resume.
 
         Its name has a digest of the days and of the versions that compute, so that a training never
@@ -282,10 +287,10 @@ class PublishedExperiment(Study[Benchmark]):
         versions = f"{version('dtml-nightshift')} {version('torch')}"
         digest = hashlib.sha256(versions.encode())
         for windows in self.spans(window):
-            for values in (windows.rows(), windows.observed, windows.movement):
+            for values in (windows.rows, windows.observed, windows.movement):
                 digest.update(values.contiguous().numpy().tobytes())
         name = f"paper-{self.paper.market}-{window}-{digest.hexdigest()[:8]}"
-        return StateFolder(data_folder() / "training" / name, write_whole)
+        return data_folder() / "training" / name
 
     def read(self, conn: Connection) -> Benchmark | None:
         """Return the benchmark from the store, None if it is not stored."""
@@ -432,7 +437,7 @@ def _choose(experiment: PublishedExperiment) -> tuple[Trials, dict[str, Any]]:
     device = choose_device(experiment.context.device)
     folders = {window: experiment.state_folder(window) for window in experiment.windows}
     was_begun = any(
-        folder.file(member, device).exists()
+        state_file(folder, member, device).exists()
         for window, folder in folders.items()
         for member in experiment.members(window).values()
     )
@@ -583,7 +588,7 @@ def _run_of(
     path = Path("models") / f"{run_id}.safetensors"
     sha = None
     if trial.ensemble is not None:
-        sha = save_ensemble(trial.ensemble, data_folder() / path, write_whole)
+        sha = save_ensemble(trial.ensemble, data_folder() / path)
     train, validation = experiment.spans(trial.window)
     return {
         "id": run_id,

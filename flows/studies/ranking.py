@@ -51,6 +51,7 @@ from dtml.evaluation.tear_sheet import (
 )
 from dtml.markets import Market
 from dtml.markets.definition import NetworkName
+from dtml.networks import NETWORKS
 from dtml.own.code import OWN
 from dtml.pages.ranking import HEADLINE, Ranking, ranking_page
 from dtml.prices.sessions import sessions_a_year
@@ -59,7 +60,7 @@ from dtml.ranking.outcomes import Leg, measured_legs, outcomes, overlap_of
 from dtml.ranking.panel import Grid, ranked
 from dtml.ranking.rankers import RankersConfig, Training, trainings
 from dtml.ranking.rankers import walk as walk_rankers
-from dtml.ranking.relative import NETWORKS, RelativeConfig
+from dtml.ranking.relative import RelativeConfig
 from dtml.ranking.walk import History, earliest, folds
 from flows.nightly.context import (
     MarketContext,

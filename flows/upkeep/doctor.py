@@ -26,10 +26,9 @@ from dtml.markets import Market, load_market
 from dtml.markets.definition import AnyCalendar, SourceName
 from dtml.pages.figures import counted
 from dtml.prices.sessions import last_known_day
+from dtml.self_test import TOLERANCE, self_test
 from dtml.sources import Source, open_source
 from dtml.sources.yahoo import YahooSource
-from dtml.training.self_test import TOLERANCE, self_test
-from dtml.training.state import StateFolder
 from flows.service.prefect_server import (
     LOGIN,
     ask,
@@ -39,7 +38,6 @@ from flows.service.prefect_server import (
 )
 from flows.service.status import CALENDAR_WARNING, end_of_calendar, named_markets
 from flows.settings import data_folder, reports_folder
-from translation.atomic_files import write_whole
 from translation.decoding.beam_search import Search, search
 from translation.decoding.incremental import IncrementalTransformer
 from translation.transformer import TransformerConfig
@@ -293,7 +291,7 @@ def _device(name: str) -> str:
     device = torch.device(name)
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        training_result = self_test(device, StateFolder(Path(folder), write_whole))
+        training_result = self_test(device, Path(folder))
     sources = [[5, 9, 4, 7], [8, 3, 6], [10, 11]]
     # The same weights every time, without a change of this process's random numbers.
     with torch.random.fork_rng(devices=[]):

@@ -18,9 +18,9 @@ from db.rows import predictions as stored_predictions
 from db.rows import prices
 from db.rows import runs as stored_runs
 from db.save import save
+from dtml import training
 from dtml.errors import DtmlError, UsageError
 from dtml.prices.sessions import previous_session, sessions_between
-from dtml.training import fit
 from flows.markets.opened import RunRequest
 from flows.nightly.context import stored_bars
 from flows.nightly.fetch import fetch_bars, history_start
@@ -485,7 +485,7 @@ def test_a_fold_whose_seeds_were_trained_apart_trains_nothing_and_says_the_same(
     anew = replace(job, folder=tmp_path / "anew" / "backtest")
     for seed in reversed(range(seeds)):
         run_seed(anew, seed)
-    monkeypatch.setattr(fit, "_step", trains)
+    monkeypatch.setattr(training, "_step", trains)
     pd.testing.assert_frame_equal(
         pd.read_parquet(run_fold(anew).with_suffix(".parquet")), whole, check_exact=True
     )

@@ -21,8 +21,8 @@ from dtml.baselines.recurrent import RecurrentConfig
 from dtml.baselines.stocknet import StockNetConfig
 from dtml.errors import DtmlError, UsageError
 from dtml.model import ModelConfig
-from dtml.published import SETS, Figure, PublishedSet, Recipe, grid, name_of, shortened
-from dtml.training.recipe import Epoch, Member, TrainingConfig
+from dtml.published import SETS, Figure, PublishedSet, Recipe, grid, shortened
+from dtml.training import Epoch, Member, TrainingConfig
 from flows.commands.answers import show
 from flows.commands.benchmark import require_index_with_prices, run_published
 from flows.markets.opened import RunRequest
@@ -412,7 +412,7 @@ def test_the_published_recipes_are_those_of_the_paper() -> None:
     assert short == dict.fromkeys(("dtml", "lstm", "alstm", "adv_alstm"), 20) | {"stocknet": 5}
     for paper in SETS.values():
         assert paper.recipes["dtml"] in grid(paper.recipes["dtml"])
-        assert all(name_of(each.model) == name for name, each in paper.recipes.items())
+        assert all(each.model.name == name for name, each in paper.recipes.items())
 
 
 def test_members_of_one_window_are_one_stack(experiment: PublishedExperiment) -> None:

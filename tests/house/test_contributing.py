@@ -20,13 +20,12 @@ from torch import Tensor, nn
 
 from db.views import data_dictionary
 from dtml.features import FEATURES
-from dtml.layers.network import Batch, Network, NetworkConfig, cross_entropy
 from dtml.markets import load_market_file
+from dtml.network import Batch, Network, NetworkConfig, cross_entropy
 from dtml.prices.bars import BAR_COLUMNS
 from dtml.prices.sessions import sessions_between
 from dtml.sources import OUTCOME_COLUMNS, Fetched, Source
-from dtml.training.fit import fit_members
-from dtml.training.recipe import Member, TrainingConfig
+from dtml.training import Member, TrainingConfig, fit_members
 from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
 from tests.support.places import ROOT

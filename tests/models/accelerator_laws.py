@@ -20,22 +20,16 @@ from dtml.baselines.stocknet import StockNetConfig
 from dtml.checkpoints import Ensemble
 from dtml.errors import DtmlError
 from dtml.inference import attention, member_probabilities
-from dtml.layers.network import NetworkConfig
-from dtml.layers.random import RandomLayer
 from dtml.model import DTML as DTML_NETWORK
 from dtml.model import ModelConfig
-from dtml.training import fit, state
-from dtml.training.fit import fit_members, stack_members
-from dtml.training.recipe import Epoch, Member, TrainingConfig
-from dtml.training.self_test import FEATURES, WINDOW, _windows, self_test
-from dtml.training.state import Fit, StateFolder
+from dtml.network import NetworkConfig
+from dtml.self_test import FEATURES, WINDOW, _windows, self_test
+from dtml.training import Epoch, Fit, Member, TrainingConfig, fit_members, stack_members
 from dtml.windows import WindowConfig, Windows
 from tests.support.accelerator.mistakes import MISTAKES, Mistake
 from tests.support.accelerator.stand_in import NAME, StandIn, on_stand_in
-from tests.support.bounds import assert_close_in_float32
 from tests.support.kinds import of_this_quarter
 from tests.support.translations import CONFIG, WIDTH, drawn, examples
-from translation.atomic_files import write_whole
 from translation.decoding.beam_search import Search, search
 from translation.decoding.incremental import IncrementalTransformer
 from translation.errors import TranslationError
@@ -81,7 +75,7 @@ def fitted(
         *spans(),
         members,
         device=device,
-        state_folder=None if folder is None else StateFolder(folder, write_whole),
+        state_folder=folder,
     )
 
 
@@ -238,68 +232,24 @@ def test_a_training_begun_on_one_device_begins_anew_on_another(tmp_path: Path) -
     assert {file.stem.rpartition("-")[2] for file in tmp_path.iterdir()} == {"cpu", NAME}
 
 
-def small_memory(monkeypatch: pytest.MonkeyPatch, most: int) -> list[int]:
-    """A device that has room for so many days of a network at once; the days of
-    each try that found none.
-    """
-    refused: list[int] = []
-    forward: Any = DTML_NETWORK.forward
-
-    def little(network: Any, rows: Tensor, windows: Tensor, *given: Any, **how: Any) -> Any:
-        if len(windows) > most:
-            refused.append(len(windows))
-            for module in network.modules():
-                if (
-                    isinstance(module, RandomLayer)
-                    and module.generator is not None
-                    and network.training
-                ):
-                    # as the part that had room drew
-                    torch.empty(3, device=NAME).uniform_(generator=module.generator)
-            raise torch.OutOfMemoryError("no memory is left")
-        return forward(network, rows, windows, *given, **how)
-
-    monkeypatch.setattr(DTML_NETWORK, "forward", little)
-    return refused
-
-
-def test_out_of_memory_a_training_goes_on_with_fewer_days_at_once_and_remembers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    device = torch.device(NAME)
-    for module in (state, fit):
-        monkeypatch.setattr(module, "days_at_once", lambda *_: 4)
-    plain = losses(fitted(device))
-    monkeypatch.undo()
-    refused = small_memory(monkeypatch, 4)
-    assert torch.equal(losses(fitted(device, folder=tmp_path)), plain)
-    assert "ran out of memory" in caplog.text
-    assert "8 days at once" in caplog.text
-    in_training = [days for days in refused if days <= TRAINING.batch_days]
-    assert in_training.count(16) >= 2, "each member met the limit once"
-    before = len(refused)
-    assert torch.equal(losses(fitted(device, folder=tmp_path)), plain)
-    assert len(refused) == before, "a finished training trains nothing"
-
-
-def test_out_of_memory_a_prediction_goes_on_and_one_day_too_large_says_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_gpu_with_too_little_memory_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
     made, device = ensemble(), torch.device(NAME)
-    whole, looked = (
-        member_probabilities(made, _windows(), device),
-        attention(made, _windows(), device),
-    )
-    small_memory(monkeypatch, 7)
-    assert_close_in_float32(member_probabilities(made, _windows(), device), whole)
-    assert_close_in_float32(attention(made, _windows(), device), looked)
-    small_memory(monkeypatch, 0)
-    with pytest.raises(DtmlError, match=r"single day.*--device cpu"):
-        member_probabilities(made, _windows(), device)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("no memory is left")
+
+    monkeypatch.setattr(DTML_NETWORK, "forward", refuse)
+    for work in (
+        lambda: fitted(device),
+        lambda: member_probabilities(made, _windows(), device),
+        lambda: attention(made, _windows(), device),
+    ):
+        with pytest.raises(DtmlError, match=r"--device cpu .*stocks_a_step"):
+            work()
 
 
 def test_the_self_test_of_the_doctor_passes(tmp_path: Path) -> None:
-    said = self_test(torch.device(NAME), StateFolder(tmp_path, write_whole))
+    said = self_test(torch.device(NAME), tmp_path)
     assert said.startswith("trained, resumed and predicted")
 
 
@@ -372,10 +322,6 @@ def test_the_stand_in_refuses_what_an_accelerator_refuses() -> None:
     for name, wrong in refused.items():
         with pytest.raises((RuntimeError, TypeError)):
             pytest.fail(f"{name}: {wrong()}")
-
-
-def test_thirty_mistakes_are_planted() -> None:
-    assert len({(each.where, each.right) for each in MISTAKES}) >= 30
 
 
 def test_an_epoch_is_reported_on_the_device_too() -> None:

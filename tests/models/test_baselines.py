@@ -2,7 +2,6 @@
 may, and minimises what its paper does.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -11,8 +10,7 @@ from torch import nn
 
 from dtml.baselines.recurrent import RecurrentConfig, RecurrentNetwork, hinge_loss
 from dtml.baselines.stocknet import StockNet, StockNetConfig
-from dtml.errors import UsageError
-from dtml.layers.network import NetworkConfig
+from dtml.network import NetworkConfig
 from tests.support.batches import NOTHING, SESSIONS, STOCKS, batch_of, drawn, logits
 from tests.support.bounds import assert_close_in_float64, float64_by_default  # noqa: F401 - a fixture
 
@@ -113,23 +111,6 @@ def test_only_linear_maps_hold_parameters_so_that_one_rule_draws_them_all(
     assert owned == {id(p) for p in network.parameters()}
     assert all(buffer.shape == () for buffer in network.buffers())
     assert not set(network.state_dict()) & {name for name, _ in network.named_buffers()}
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        lambda: RecurrentConfig(hidden=0),
-        lambda: RecurrentConfig(epsilon=-0.1),
-        lambda: RecurrentConfig(adversarial=-0.1),
-        lambda: StockNetConfig(features=4),
-        lambda: StockNetConfig(latent=0),
-        lambda: StockNetConfig(dropout=1.0),
-        lambda: StockNetConfig(annealing=0.0),
-    ],
-)
-def test_impossible_shapes_are_refused(wrong: Callable[[], object]) -> None:
-    with pytest.raises(UsageError):
-        wrong()
 
 
 def test_the_published_lstm_is_the_network_without_attention() -> None:

@@ -22,13 +22,12 @@ def made_windows(seed: int, days: int, stocks: int = 13) -> Windows:
     """
     generator = random(seed)
     rows = torch.randn(days + 2, stocks + 1, FEATURES, generator=generator)
-    views = rows.unfold(0, 3, 1).permute(0, 1, 3, 2)
-    signal = views[:, -1:, -1, 4] - 2 * views[:, :-1, -1, 4]
+    signal = rows[2:, -1:, 4] - 2 * rows[2:, :-1, 4]
     observed = torch.rand(days, stocks, generator=generator) < 0.9
     sessions = pd.bdate_range("2021-01-01", periods=days + 1).as_unit("ns")
     return Windows(
-        stocks=views[:, :-1].masked_fill(~observed[..., None, None], 0.0),
-        index=views[:, -1],
+        rows=rows,
+        window=3,
         observed=observed,
         movement=0.01 * signal + 0.01 * torch.randn(days, stocks, generator=generator),
         as_of=sessions[:-1],

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dtml.baselines.stocknet import Normal, StockNet, StockNetConfig, kl_divergence, past_movements
-from dtml.layers.random import Dropout, use_generator
+from dtml.network import Dropout, use_generator
 from tests.support.batches import FEATURES, NOTHING, WINDOW, batch_of, drawn, logits, random
 from tests.support.bounds import assert_close_in_float64, float64_by_default, in_float64  # noqa: F401 - a fixture
 

@@ -15,27 +15,36 @@ import pytest
 import torch
 
 from benchmarks.data_axis import BASE, reach
+from dtml import training as fitting
 from dtml.checkpoints import Ensemble, load_ensemble, save_ensemble
 from dtml.errors import DtmlError, UsageError
 from dtml.experiments import Experiment, nightly_of, vary
 from dtml.inference import attention, choose_device, member_probabilities, name_of, predict
-from dtml.layers.network import cross_entropy
 from dtml.model import DTML
-from dtml.training import fit as fitting
-from dtml.training.fit import EpochReport, Span, _advance, fit_members, no_report, stack_members
-from dtml.training.recipe import Epoch, Member, ResumedEpoch, TrainingConfig
-from dtml.training.state import Fit, StateFolder
+from dtml.network import cross_entropy
+from dtml.training import (
+    Epoch,
+    EpochReport,
+    Fit,
+    Member,
+    ResumedEpoch,
+    Span,
+    TrainingConfig,
+    _advance,
+    fit_members,
+    no_report,
+    stack_members,
+)
 from dtml.windows import WindowConfig
 from tests.support.bounds import as_drawn, assert_close_in_float32, in_float32
 from tests.support.windows import CPU, MODEL, RECIPE, STOCKS, TRAIN, VALIDATION, WINDOW
-from translation.atomic_files import write_whole
 
 
 def fit(
     seed: int = 0,
     config: TrainingConfig = RECIPE,
     device: torch.device = CPU,
-    state_folder: StateFolder | None = None,
+    state_folder: Path | None = None,
     on_epoch: EpochReport = no_report,
 ) -> Fit:
     members = [Member(seed, MODEL, config)]
@@ -84,12 +93,11 @@ def test_an_interrupted_training_resumes_to_the_weights_of_an_undisturbed_one(
         if epoch.number == 3:
             raise KeyboardInterrupt
 
-    kept = StateFolder(tmp_path, write_whole)
     with pytest.raises(KeyboardInterrupt):
-        fit(state_folder=kept, on_epoch=interrupt)
-    assert kept.file(Member(0, MODEL, RECIPE), CPU).exists()
+        fit(state_folder=tmp_path, on_epoch=interrupt)
+    assert (tmp_path / f"{Member(0, MODEL, RECIPE).name}-cpu.safetensors").exists()
     seen: list[Epoch] = []
-    resumed = fit(state_folder=kept, on_epoch=lambda _, epoch: seen.append(epoch))
+    resumed = fit(state_folder=tmp_path, on_epoch=lambda _, epoch: seen.append(epoch))
     undisturbed = fit()
     # The last one done is told once more, so that progress can count it, and told apart.
     assert [epoch.number for epoch in seen] == [3, 4, 5]
@@ -212,14 +220,14 @@ def test_a_checkpoint_comes_back_as_it_was_and_predicts_the_same_bytes(
     ensemble: Ensemble, tmp_path: Path
 ) -> None:
     file = tmp_path / "model.safetensors"
-    sha = save_ensemble(ensemble, file, write_whole)
+    sha = save_ensemble(ensemble, file)
     again = load_ensemble(file, market="made", sha=sha)
     assert replace(again, weights={}) == replace(ensemble, weights={})
     assert_same_weights(again.weights, ensemble.weights)
     pd.testing.assert_frame_equal(
         predict(again, VALIDATION, CPU), predict(ensemble, VALIDATION, CPU), check_exact=True
     )
-    assert save_ensemble(again, tmp_path / "copy.safetensors", write_whole) == sha
+    assert save_ensemble(again, tmp_path / "copy.safetensors") == sha
 
 
 @pytest.mark.slow
@@ -227,7 +235,7 @@ def test_a_checkpoint_that_is_missing_changed_or_foreign_is_refused(
     ensemble: Ensemble, tmp_path: Path
 ) -> None:
     file = tmp_path / "model.safetensors"
-    sha = save_ensemble(ensemble, file, write_whole)
+    sha = save_ensemble(ensemble, file)
     with pytest.raises(DtmlError, match="market made, not other"):
         load_ensemble(file, market="other", sha=sha)
     damaged = bytearray(file.read_bytes())
@@ -242,9 +250,9 @@ def test_a_checkpoint_that_is_missing_changed_or_foreign_is_refused(
 def test_a_file_that_is_no_checkpoint_is_refused_without_running_it(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     torch.save({"weights": torch.ones(3)}, file)
-    from dtml.checkpoints import sha256
+    from translation.artifacts import sha256
 
-    with pytest.raises(DtmlError, match="not a dtml checkpoint"):
+    with pytest.raises(DtmlError, match="is no checkpoint"):
         load_ensemble(file, market="made", sha=sha256(file))
 
 
@@ -269,7 +277,7 @@ def test_a_member_predicts_what_its_model_says(ensemble: Ensemble) -> None:
     day = slice(5, 6)
     with torch.no_grad():
         logits = model.eval().logits(
-            VALIDATION.days(day).rows(), torch.arange(WINDOW)[None], VALIDATION.observed[day]
+            VALIDATION.days(day).rows, torch.arange(WINDOW)[None], VALIDATION.observed[day]
         )
     found = member_probabilities(ensemble, VALIDATION.days(day), CPU)[1]
     seen = VALIDATION.observed[day]

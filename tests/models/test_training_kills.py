@@ -9,14 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from dtml.checkpoints import Ensemble, read_tensors, save_ensemble, write_tensors
+from dtml.checkpoints import Ensemble, save_ensemble
 from dtml.errors import DtmlError
-from dtml.training.fit import fit_members, stack_members
-from dtml.training.recipe import Member, TrainingConfig
-from dtml.training.state import StateFolder
+from dtml.training import Member, TrainingConfig, fit_members, stack_members
 from dtml.windows import WindowConfig
 from tests.support.windows import MODEL, RECIPE, TRAIN, VALIDATION, WINDOW
-from translation.atomic_files import write_whole
+from translation import artifacts
 
 pytestmark = pytest.mark.soak
 
@@ -35,12 +33,11 @@ def train(recipe: TrainingConfig, folder: Path, seeds: Sequence[int] = SEEDS) ->
     of their checkpoint beside it.
     """
     members = [Member(seed, MODEL, recipe) for seed in seeds]
-    kept = StateFolder(folder, write_whole)
-    fits = fit_members(TRAIN, VALIDATION, members, device=CPU, state_folder=kept)
+    fits = fit_members(TRAIN, VALIDATION, members, device=CPU, state_folder=folder)
     ensemble = Ensemble(
         "made", TRAIN.symbols, tuple(seeds), MODEL, WindowConfig(window=WINDOW), stack_members(fits)
     )
-    return save_ensemble(ensemble, folder.with_suffix(".checkpoint"), write_whole)
+    return save_ensemble(ensemble, folder.with_suffix(".checkpoint"))
 
 
 def was_killed_at(number: int, monkeypatch: pytest.MonkeyPatch, run: Callable[[], object]) -> bool:
@@ -90,12 +87,12 @@ def test_what_a_smaller_training_left_changes_no_bit_of_a_larger_one(tmp_path: P
 
 def test_a_damaged_state_is_named_with_what_to_do(tmp_path: Path) -> None:
     train(LAST, tmp_path, seeds=(0,))
-    file = StateFolder(tmp_path, write_whole).file(Member(0, MODEL, LAST), CPU)
-    tensors, card = read_tensors(file)
+    (file,) = tmp_path.glob("*.safetensors")
+    tensors, card = artifacts.read(file)
     for damage in (
-        lambda: write_tensors(file, tensors, {}, write_whole),
-        lambda: write_tensors(file, tensors | {"order": torch.ones(3)}, card, write_whole),
-        lambda: write_tensors(file, {"order": tensors["order"]}, card, write_whole),
+        lambda: artifacts.write(file, tensors, {}),
+        lambda: artifacts.write(file, tensors | {"order": torch.ones(3)}, card),
+        lambda: artifacts.write(file, {"order": tensors["order"]}, card),
         lambda: file.write_bytes(file.read_bytes()[:100]),
     ):
         damage()

@@ -5,17 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
+from dtml import network as network_module
 from dtml.baselines.recurrent import RecurrentConfig
 from dtml.baselines.stocknet import StockNetConfig
 from dtml.errors import UsageError
-from dtml.layers import network as network_module
-from dtml.layers.network import Batch, NetworkConfig
-from dtml.layers.random import Dropout, Gaussian
 from dtml.model import ModelConfig
+from dtml.network import Batch, Dropout, Gaussian, NetworkConfig
 from dtml.ranking.relative import RelativeModelConfig
-from dtml.training.fit import Span, fit_members
-from dtml.training.recipe import Member, TrainingConfig
-from dtml.training.state import Fit, start
+from dtml.training import Fit, Member, Span, TrainingConfig, fit_members
 from tests.support.bounds import assert_close_in_float64, float64_by_default, in_float64  # noqa: F401 - a fixture
 from tests.support.windows import CPU, STOCKS, WINDOW, in_double, random_windows
 
@@ -73,11 +70,11 @@ def test_a_training_takes_the_steps_of_a_plain_loop_of_torch(config: NetworkConf
     no random numbers, 24 steps.
     """
     found = fit_members(TRAIN_64, VALIDATION_64, [Member(0, config, RECIPE)], device=CPU)[0]
-    begun = start(Member(0, config, RECIPE), STOCKS, CPU)
+    begun = Fit.start(Member(0, config, RECIPE), STOCKS, CPU)
     network = config.build(STOCKS)
     network.load_state_dict(begun.weights)
     optimiser = torch.optim.Adam(network.parameters(), lr=RECIPE.learning_rate)
-    span, rows = Span.of(TRAIN_64, "all", CPU), TRAIN_64.rows()
+    span, rows = Span.of(TRAIN_64, "all", CPU), TRAIN_64.rows
     for epoch in found.epochs:
         losses = []
         for days in span.days[torch.randperm(len(span.days), generator=begun.order)].split(

@@ -69,12 +69,12 @@ def test_a_window_holds_the_features_of_its_sessions_stock_by_stock_and_the_inde
 
 def test_the_rows_behind_the_windows_are_their_sessions_with_the_index_last() -> None:
     windows = build(made_bars())
-    rows = windows.rows()
+    rows = windows.rows
     assert rows.shape == (18, 4, 11)
     for day in range(16):
         assert torch.equal(rows[day : day + 3, :3].movedim(1, 0), windows.stocks[day])
         assert torch.equal(rows[day : day + 3, 3], windows.index[day])
-    assert windows.days(slice(0, 0)).rows().shape == (0, 4, 11)
+    assert windows.days(slice(0, 0)).stocks.shape == (0, 3, 3, 11)
 
 
 def test_days_are_cut_out_with_both_ends() -> None:
@@ -93,8 +93,7 @@ def test_days_are_cut_out_with_both_ends() -> None:
 def test_the_digest_is_of_all_that_a_model_reads_and_of_nothing_else() -> None:
     windows = build(made_bars())
     other = {
-        "stocks": windows.stocks * 2,
-        "index": windows.index * 2,
+        "rows": windows.rows * 2,
         "observed": ~windows.observed,
         "symbols": ("AAA", "BBB", "DDD"),
         "as_of": windows.as_of - pd.Timedelta(days=7),
@@ -102,7 +101,7 @@ def test_the_digest_is_of_all_that_a_model_reads_and_of_nothing_else() -> None:
     digests = {replace(windows, **{name: value}).digest for name, value in other.items()} | {
         windows.digest
     }
-    assert len(digests) == 6
+    assert len(digests) == 5
     assert all(len(each) == 64 for each in digests)
     same = replace(
         windows, movement=windows.movement * 2, as_of=windows.as_of + pd.Timedelta(hours=1)

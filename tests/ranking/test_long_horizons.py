@@ -20,7 +20,6 @@ from dtml.ranking.walk import History, folds
 from tests.support.bounds import assert_arrays_close_in_float64, in_float64
 from tests.support.nights import small_market
 from tests.support.panels import SESSIONS, made_bars, made_panel
-from translation.atomic_files import write_whole
 
 DAY = 300  # with a whole history behind it
 STOCK = "S04"  # with a bar on every session
@@ -152,6 +151,6 @@ def test_rankers_of_other_features_than_the_market_names_are_refused(tmp_path: P
     ridge = fit_ridge(rows, rows[:, 0], RidgeConfig())
     settings = {"market": "toy", "config": {"features": list(FEATURES), "networks": []}}
     made = Rankers({"ridge": ridge}, {"ridge": 1.0})
-    file, sha = save_rankers(made, settings, tmp_path / "toy", write_whole)
+    file, sha = save_rankers(made, settings, tmp_path / "toy")
     with pytest.raises(DtmlError, match=r'other features.* "long"'):
         load_rankers(file, market="toy", sha=sha, feature_set="long")

@@ -375,7 +375,7 @@ def test_equal_means_of_ranks_are_equal_blends_and_ordered_by_symbol(models: int
 
 
 def test_a_model_without_a_known_outcome_is_an_error() -> None:
-    x, y = np.zeros((3, 2)), np.full(3, np.nan)
+    x, y = np.zeros((0, 2)), np.zeros(0)
     with pytest.raises(DtmlError, match=r"no stock-day.*known outcome"):
         fit_ridge(x, y, RidgeConfig())
     with pytest.raises(DtmlError, match=r"no stock-day.*known outcome"):

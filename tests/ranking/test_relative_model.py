@@ -10,10 +10,10 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
-from dtml.errors import DtmlError
 from dtml.evaluation.ranking import rank_ics
-from dtml.layers.network import Batch
 from dtml.markets.definition import NetworkName
+from dtml.network import Batch
+from dtml.networks import NETWORKS
 from dtml.ranking.features import FEATURES
 from dtml.ranking.models import BoostingConfig
 from dtml.ranking.panel import Panel, ranked
@@ -26,7 +26,6 @@ from dtml.ranking.rankers import (
     save_rankers,
 )
 from dtml.ranking.relative import (
-    NETWORKS,
     Relative,
     RelativeConfig,
     RelativeModelConfig,
@@ -34,10 +33,9 @@ from dtml.ranking.relative import (
 )
 from dtml.ranking.walk import History
 from dtml.sources.simulated import SimulatedMarket
-from dtml.training.recipe import TrainingConfig
+from dtml.training import TrainingConfig
 from tests.support.bounds import assert_arrays_close_in_float32, assert_arrays_close_in_float64
 from tests.support.panels import SESSIONS, made_bars, made_panel
-from translation.atomic_files import write_whole
 
 pytestmark = pytest.mark.slow
 
@@ -207,16 +205,11 @@ def test_a_saved_ranker_replays_to_the_last_bit(tmp_path: Path) -> None:
             "networks": [asdict(each) for each in config.networks],
         },
     }
-    file, sha = save_rankers(made, card, tmp_path / "toy", write_whole)
+    file, sha = save_rankers(made, card, tmp_path / "toy")
     read = load_rankers(file, market="toy", sha=sha)
     for name, score in made.scores(history.features, history.there, SCORED).items():
         again = read.scores(history.features, history.there, SCORED)[name]
         assert np.array_equal(score, again, equal_nan=True), name
-
-
-def test_too_few_sessions_are_an_error() -> None:
-    with pytest.raises(DtmlError, match="too few to train"):
-        fit_relative(reverting(), slice(0, 40), SMALL)
 
 
 @pytest.mark.soak

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from dtml.model import ModelConfig
-from dtml.training.recipe import Epoch, Member, ResumedEpoch, TrainingConfig
+from dtml.training import Epoch, Member, ResumedEpoch, TrainingConfig
 from flows import log_lines
 from flows.log_lines import Shown
 from flows.progress import fold_progress, rankings_progress, reporting, training_progress

@@ -17,13 +17,12 @@ import pytest
 import torch
 
 import flows.upkeep.doctor
+from dtml import self_test as trial
 from dtml.errors import DtmlError
 from dtml.sources.simulated import SimulatedSource
-from dtml.training import self_test as trial
-from dtml.training.state import Fit, StateFolder
+from dtml.training import Fit
 from tests.support.commands import Command
 from tests.support.fake_yahoo import FakeYahoo
-from translation.atomic_files import write_whole
 
 pytestmark = pytest.mark.slow
 Examine = Callable[[], tuple[int, dict[str, dict[str, Any]]]]
@@ -147,7 +146,7 @@ def test_a_package_outside_its_tested_range_is_named(
 def test_a_device_that_computes_something_else_fails_its_self_test(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, cpu = StateFolder(tmp_path, write_whole), torch.device("cpu")
+    folder, cpu = tmp_path, torch.device("cpu")
     right: Any = trial.member_probabilities
     runs: list[Any] = []
 
@@ -157,21 +156,21 @@ def test_a_device_that_computes_something_else_fails_its_self_test(
         return right(*given) + (1e-6 if len(runs) == 3 else 0.0)
 
     monkeypatch.setattr(trial, "member_probabilities", wrong)
-    with pytest.raises(DtmlError, match="two equal trainings"):
+    with pytest.raises(DtmlError, match=r"an equal one on the CPU .*memory"):
         trial.self_test(cpu, folder)
 
 
 def test_a_device_that_loses_the_state_of_a_training_fails_its_self_test(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    restore = StateFolder.restore
+    restore = Fit.restore
 
-    def damaged(folder: StateFolder, fit: Fit) -> bool:
+    def damaged(fit: Fit, folder: Path) -> bool:
         """It finds what was kept, but for the order of the days."""
-        found = restore(folder, fit)
+        found = restore(fit, folder)
         fit.order.manual_seed(99)
         return found
 
-    monkeypatch.setattr(StateFolder, "restore", damaged)
+    monkeypatch.setattr(Fit, "restore", damaged)
     with pytest.raises(DtmlError, match="interrupted and resumed"):
-        trial.self_test(torch.device("cpu"), StateFolder(tmp_path, write_whole))
+        trial.self_test(torch.device("cpu"), tmp_path)

@@ -26,7 +26,7 @@ from sqlalchemy import Engine, text
 from db.connection.user_sql import guarded
 from db.engine import open_engine, reading
 from db.errors import StoreError
-from dtml.checkpoints import load_ensemble, sha256
+from dtml.checkpoints import load_ensemble
 from dtml.errors import DtmlError
 from dtml.markets import load_market_file
 from dtml.prices.bars import BAR_COLUMNS
@@ -34,19 +34,19 @@ from dtml.sources.files import FileSource
 from flows.cli import app
 from flows.failures import run_command
 from tests.support.price_files import FIRST, LAST, MARKET, long
+from translation import artifacts
+from translation.artifacts import ArtifactError, sha256
 from translation.data.corpus import Corpus
-from translation.data.tokenizer import Tokenizer
 from translation.errors import TranslationError
 from translation.models import load_model
 from translation.recipes import read_recipe
-from translation.training.checkpoints import read_tensors
 
 pytestmark = pytest.mark.soak
 
 # A file is written again for each example, and machines that test are slow and busy: no example has
 # a deadline.
 fuzzed = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-REFUSALS = (DtmlError, StoreError, TranslationError)
+REFUSALS = (DtmlError, StoreError, TranslationError, ArtifactError)
 WORDS = [
     "",
     "0",
@@ -226,20 +226,7 @@ def test_checkpoints(by: list[Change], tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     file.write_bytes(changed(written, by))
     read_or_refused(lambda: load_ensemble(file, market="made", sha=sha256(file)))
-    read_or_refused(lambda: read_tensors(file))
-
-
-@fuzzed
-@given(by=changes())
-def test_vocabularies(by: list[Change], tmp_path: Path) -> None:
-    (tmp_path / "source.model").write_bytes(changed(vocabulary(), by))
-    found = read_or_refused(lambda: Tokenizer.load(tmp_path / "source.model"))
-    assert found is None or isinstance(found.encode("A dog."), list)
-
-
-@cache
-def vocabulary() -> bytes:
-    return Tokenizer.train([f"A dog runs, number {number}." for number in range(200)], 300)._model
+    read_or_refused(lambda: artifacts.read(file))
 
 
 @fuzzed

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from dtml.checkpoints import write_tensors
 from flows.settings import write_page
+from translation import artifacts
 from translation.atomic_files import write_folder_whole, write_whole
 
 pytestmark = pytest.mark.slow
 
 WRITERS: dict[str, Callable[[Path], object]] = {
     "report": lambda file: write_page(file, "half of a page" * 9),
-    "checkpoint": lambda file: write_tensors(file, {"weights": torch.ones(99)}, {}, write_whole),
+    "checkpoint": lambda file: artifacts.write(file, {"weights": torch.ones(99)}, {}),
     "vocabulary": lambda file: write_whole(file, lambda partial: partial.write_bytes(b"half" * 99)),
 }
 
@@ -71,8 +71,8 @@ def test_a_file_that_several_write_at_once_is_one_of_theirs(kind: str, tmp_path:
     """Each of four processes writes it fifty times, and what it finds there then is whole."""
     texts = [str(number) * 1000 for number in range(4)]
     writers: dict[str, Callable[[Path, str], object]] = {
-        "checkpoint": lambda file, text: write_tensors(
-            file, {"weights": torch.ones(9)}, {"card": text}, write_whole
+        "checkpoint": lambda file, text: artifacts.write(
+            file, {"weights": torch.ones(9)}, {"card": text}
         ),
         "vocabulary": lambda file, text: write_whole(
             file, lambda partial: partial.write_text(text)

@@ -1,10 +1,9 @@
 """Made batches for the networks: days in which a stock's last return tells its next one."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from dtml.layers.network import Batch, Network, NetworkConfig
-from dtml.layers.random import use_generator
+from dtml.network import Batch, Network, NetworkConfig, use_generator
 
 SESSIONS, STOCKS, WINDOW, FEATURES, DAYS = 29, 13, 5, 11, 7
 NOTHING = torch.tensor(0.0)
@@ -17,15 +16,7 @@ def random(seed: int) -> torch.Generator:
 def drawn(config: NetworkConfig, seed: int = 0) -> Network:
     """A network whose weights and random numbers come from a seed of its own."""
     network, generator = config.build(STOCKS), random(seed)
-    for module in network.modules():
-        if isinstance(module, nn.Linear):
-            for parameter in module.parameters():
-                nn.init.uniform_(
-                    parameter,
-                    -(module.in_features**-0.5),
-                    module.in_features**-0.5,
-                    generator=generator,
-                )
+    network.initialise(generator)
     use_generator(network, generator)
     return network
 

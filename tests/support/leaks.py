@@ -47,10 +47,10 @@ class FullSampleScaling(Leak):
 
     def windows(self, history: History) -> Windows:
         windows = super().windows(history)
-        rows = windows.rows()
+        rows = windows.rows
         deviation = rows.std(dim=0).clamp(min=1e-6)
         centred = rows - rows.mean(dim=0)
-        return _with_rows(windows, centred / deviation)
+        return replace(windows, rows=centred / deviation)
 
 
 class BackwardFill(Leak):
@@ -83,11 +83,7 @@ class TargetDayInWindow(Leak):
 
     def windows(self, history: History) -> Windows:
         windows = super().windows(history)
-        return replace(
-            windows.days(slice(0, -1)),
-            stocks=windows.stocks[1:],
-            index=windows.index[1:],
-        )
+        return replace(windows.days(slice(0, -1)), rows=windows.rows[1:])
 
 
 class TargetDayOfIndex(Leak):
@@ -98,7 +94,9 @@ class TargetDayOfIndex(Leak):
 
     def windows(self, history: History) -> Windows:
         windows = super().windows(history)
-        return replace(windows.days(slice(0, -1)), index=windows.index[1:])
+        rows = windows.rows[:-1].clone()
+        rows[:, -1] = windows.rows[1:, -1]
+        return replace(windows.days(slice(0, -1)), rows=rows)
 
 
 class CentredAverage(Leak):
@@ -290,16 +288,10 @@ def _with_feature(windows: Windows, name: str, ratio: Float[Tensor, "days stocks
 
     `ratio` are these values, ratios minus 1.
     """
-    rows = windows.rows().clone()
+    rows = windows.rows.clone()
     # The last session of day d is row d + window - 1; the last symbol is the index.
     rows[windows.window - 1 :, :-1, FEATURES.index(name)] = 100 * ratio
-    return _with_rows(windows, rows)
-
-
-def _with_rows(windows: Windows, rows: Float[Tensor, "sessions symbols features"]) -> Windows:
-    """Return the same windows with other values of all sessions, as `Windows.rows` returns them."""
-    views = rows.unfold(0, windows.window, 1).permute(0, 1, 3, 2)  # [days symbols window features]
-    return replace(windows, stocks=views[:, :-1], index=views[:, -1])
+    return replace(windows, rows=rows)
 
 
 def _fit_and_calibrate_on_the_same(

@@ -6,7 +6,7 @@ import pandas as pd
 import torch
 
 from dtml.model import ModelConfig
-from dtml.training.recipe import TrainingConfig
+from dtml.training import TrainingConfig
 from dtml.windows import Windows
 
 DAYS, STOCKS, WINDOW, FEATURES = 41, 5, 3, 11
@@ -21,10 +21,9 @@ def random_windows(days: int = DAYS, seed: int = 0) -> Windows:
     observed = torch.rand(days, STOCKS, generator=generator) < 0.9
     observed[3] = False  # a day on which nothing can be seen
     rows = torch.randn(days + WINDOW - 1, STOCKS + 1, FEATURES, generator=generator)
-    views = rows.unfold(0, WINDOW, 1).permute(0, 1, 3, 2)
     return Windows(
-        stocks=views[:, :-1],
-        index=views[:, -1],
+        rows=rows,
+        window=WINDOW,
         observed=observed,
         movement=0.02 * torch.randn(days, STOCKS, generator=generator),
         as_of=sessions[:-1],
@@ -35,8 +34,7 @@ def random_windows(days: int = DAYS, seed: int = 0) -> Windows:
 
 def in_double(windows: Windows) -> Windows:
     """The same windows in float64, for a training of which every digit is compared."""
-    parts = {name: getattr(windows, name).double() for name in ("stocks", "index", "movement")}
-    return replace(windows, **parts)
+    return replace(windows, rows=windows.rows.double(), movement=windows.movement.double())
 
 
 TRAIN, VALIDATION = random_windows(), random_windows(13, seed=1)

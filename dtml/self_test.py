@@ -1,5 +1,8 @@
 """Train a small DTML on a device and on the CPU, to test that this machine computes correctly."""
 
+from contextlib import suppress
+from pathlib import Path
+
 import pandas as pd
 import torch
 
@@ -7,9 +10,16 @@ from dtml.checkpoints import Ensemble
 from dtml.errors import DtmlError
 from dtml.inference import member_probabilities
 from dtml.model import ModelConfig
-from dtml.training.fit import EpochReport, fit_members, no_report, stack_members
-from dtml.training.recipe import Epoch, Member, TrainingConfig
-from dtml.training.state import Fit, StateFolder
+from dtml.training import (
+    Epoch,
+    EpochReport,
+    Fit,
+    Member,
+    TrainingConfig,
+    fit_members,
+    no_report,
+    stack_members,
+)
 from dtml.windows import WindowConfig, Windows
 
 DAYS = 96
@@ -22,7 +32,7 @@ FEATURES = 11
 TOLERANCE = 1e-3
 
 
-def self_test(device: torch.device, folder: StateFolder) -> str:
+def self_test(device: torch.device, folder: Path) -> str:
     """Train, interrupt, resume and predict on `device`; say how far that is from the CPU.
 
     `folder` keeps the state of the interrupted training. Raises DtmlError when a resumed training
@@ -31,27 +41,27 @@ def self_test(device: torch.device, folder: StateFolder) -> str:
     """
     cpu = torch.device("cpu")
     allowed = 0.0 if device == cpu else TOLERANCE
-    undisturbed = _probabilities(_trained(device, None), device)
-    resumed = _probabilities(_interrupted(device, folder), device)
-    distance = _distance(resumed, undisturbed)
+    undisturbed = _probabilities(_trained(device), device)
+    with suppress(_Interrupted):
+        _trained(device, folder, _interrupt)
+    resumed = _probabilities(_trained(device, folder), device)
+    distance = float((resumed - undisturbed).abs().max())
     if not distance <= allowed:  # also where the distance is NaN
-        other_device = "" if device == cpu else ", or with --device cpu"
         raise DtmlError(
             f"on {device}, a training that was interrupted and resumed gives probabilities that "
             f"differ by {distance:.1e} from those of an uninterrupted one (allowed: {allowed:g}): "
-            f"train without interruption{other_device}"
+            "train without interruption or on another device"
         )
-    on_cpu = _probabilities(_trained(cpu, None), cpu)
-    distance = _distance(undisturbed, on_cpu)
-    if not distance <= allowed and device == cpu:
-        raise DtmlError(
-            f"two equal trainings on the CPU give probabilities that differ by {distance:.1e}: "
-            "test this machine's memory and processor, or use another machine"
-        )
+    distance = float((undisturbed - _probabilities(_trained(cpu), cpu)).abs().max())
     if not distance <= allowed:
         raise DtmlError(
-            f"training on {device} gives probabilities that differ by {distance:.1e} from those on "
-            f"the CPU, more than the {allowed:.0e} allowed: use --device cpu"
+            f"a training on {device} gives probabilities that differ by {distance:.1e} from those "
+            f"of an equal one on the CPU (allowed: {allowed:g}): "
+            + (
+                "test this machine's memory and processor, or use another machine"
+                if device == cpu
+                else "use --device cpu"
+            )
         )
     if distance == 0:
         return "trained, resumed and predicted, equal to the last bit"
@@ -61,13 +71,12 @@ def self_test(device: torch.device, folder: StateFolder) -> str:
 def _windows() -> Windows:
     generator = torch.Generator().manual_seed(1)
     rows = torch.randn(DAYS + WINDOW - 1, STOCKS + 1, FEATURES, generator=generator)
-    windows = rows.unfold(0, WINDOW, 1).movedim(-1, -2)  # days, symbols, window, features
     noise = torch.randn(DAYS, STOCKS, generator=generator)
-    first_feature = windows[:, :-1, -1, 0]  # of each stock in the last session
+    first_feature = rows[WINDOW - 1 :, :-1, 0]  # of each stock in the last session of a window
     sessions = pd.bdate_range("2024-01-01", periods=DAYS + 1)
     return Windows(
-        stocks=windows[:, :-1],
-        index=windows[:, -1],
+        rows=rows,
+        window=WINDOW,
         observed=torch.ones(DAYS, STOCKS, dtype=torch.bool),
         movement=(first_feature + noise) / 100,
         as_of=sessions[:-1],
@@ -77,7 +86,7 @@ def _windows() -> Windows:
 
 
 def _trained(
-    device: torch.device, folder: StateFolder | None, on_epoch: EpochReport = no_report
+    device: torch.device, folder: Path | None = None, on_epoch: EpochReport = no_report
 ) -> list[Fit]:
     """Train the members of seeds 1 and 2, small ones, on the random days of `_windows`.
 
@@ -104,28 +113,9 @@ class _Interrupted(Exception):  # noqa: N818 - it is no error
     """The training was interrupted on purpose."""
 
 
-def _interrupted(device: torch.device, folder: StateFolder) -> list[Fit]:
-    """Train the same members, interrupted when one has done its second epoch, and resume them.
-
-    Raises DtmlError where the training ends without an interruption, as nothing is tested then.
-    """
-
-    def interrupt(_member: Member, epoch: Epoch) -> None:
-        if epoch.number == 2:
-            raise _Interrupted
-
-    try:
-        _trained(device, folder, interrupt)
-    except _Interrupted:
-        return _trained(device, folder)
-    raise DtmlError(
-        f"resuming on {device} was not tested, because {folder.path} already holds a training "
-        "that was saved after its second epoch: pass an empty folder"
-    )
-
-
-def _distance(values: torch.Tensor, others: torch.Tensor) -> float:
-    return float((values - others).abs().max())
+def _interrupt(_member: Member, epoch: Epoch) -> None:
+    if epoch.number == 2:
+        raise _Interrupted
 
 
 def _probabilities(fits: list[Fit], device: torch.device) -> torch.Tensor:

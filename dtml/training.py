@@ -1,0 +1,586 @@
+"""Train networks side by side; an interrupted training resumes where it stopped.
+
+Read downwards: the recipe, a member, its state, the days on the device, the epochs, a step.
+
+A member is one seed of one configuration: its initial weights, the order of its batches and its
+random numbers come from generators of its own, so that its weights do not depend on the members
+trained beside it. Members are trained on threads.
+
+The sessions of a span are on the device once; the windows of a day are positions in them. A step
+goes through the network a few days at a time and adds up their gradients: the loss separates by
+day, the data of a few days fit into a core's cache, and memory does not grow with the batch.
+"""
+
+import hashlib
+import json
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from dtml.errors import DtmlError, UsageError
+from dtml.markets.definition import LabelProtocol
+from dtml.network import (
+    Batch,
+    Network,
+    NetworkConfig,
+    cross_entropy,
+    days_at_once,
+    memory_of_the_gpu,
+    use_generator,
+)
+from dtml.windows import Windows
+from translation import artifacts
+from translation.artifacts import (
+    ArtifactError,
+    Tensors,
+    moments_of,
+    prefixed,
+    restore_moments,
+    under,
+)
+
+Stocks = Int[Tensor, " some"]  # positions of the stocks of a step
+# Python needs longer to start the kernels of a step than a GPU to compute them, so that a single
+# thread would leave it idle.
+THREADS_OF_A_GPU = 3
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """The recipe; the defaults are the paper's."""
+
+    protocol: LabelProtocol = "published"  # the stock-days that the loss and the validation count
+    epochs: int = 200
+    batch_days: int = 64
+    learning_rate: float = 1e-3
+    penalty: float = 1.0  # weight of the network's own regularisation: lambda, for DTML
+    first_kept_epoch: int = 10  # earlier ones are never kept
+    patience: int | None = None  # epochs without a better validation accuracy before the fit stops
+    clip: float | None = None  # largest norm of a step's gradient
+    # Stocks drawn for each step, for a universe of thousands; None: all stocks.
+    stocks_a_step: int | None = None
+
+    def __post_init__(self) -> None:
+        # None is valid for `patience`, `stocks_a_step` and `clip`.
+        for name in ("epochs", "batch_days", "first_kept_epoch", "patience", "stocks_a_step"):
+            count = getattr(self, name)
+            if count is not None and count < 1:
+                raise UsageError(f"{name} must be 1 or more, got {count}")
+        for name in ("learning_rate", "clip"):
+            size = getattr(self, name)
+            if size is not None and size <= 0:
+                raise UsageError(f"{name} must be above 0, got {size}")
+        if self.penalty < 0:
+            raise UsageError(f"penalty must be 0 or more, got {self.penalty}")
+
+
+def settings_of(config: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that are fields of a configuration, which is a dataclass or one of it."""
+    return {each.name: values[each.name] for each in fields(config) if each.name in values}
+
+
+@dataclass(frozen=True)
+class Member:
+    """One seed of one configuration, whose training no other member changes."""
+
+    seed: int
+    model: NetworkConfig
+    training: TrainingConfig
+
+    def __post_init__(self) -> None:
+        # A step of drawn stocks has no fixed list of stocks.
+        if self.training.stocks_a_step is not None and self.model.is_tied:
+            raise UsageError(
+                f"stocks_a_step is {self.training.stocks_a_step}, but normalisation is "
+                '"per_stock", with gains for a fixed list of stocks: in [model] of the market\'s '
+                'file, set normalisation = "shared", or leave out stocks_a_step'
+            )
+
+    @property
+    def name(self) -> str:
+        """Return the seed and a digest of the configuration.
+
+        The same member has the same name in every run.
+        """
+        config = [type(self.model).__name__, asdict(self.model), asdict(self.training)]
+        digest = hashlib.sha256(json.dumps(config).encode()).hexdigest()
+        return f"{self.seed}-{digest[:12]}"
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """The figures of one pass over the training days.
+
+    `loss` is the mean of the objective over batches. The others are means over the counted
+    stock-days of the validation days: the cross-entropy, and what `Network.correct` returns.
+    """
+
+    number: int
+    loss: float
+    validation_loss: float
+    validation_acc: float
+
+
+class ResumedEpoch(Epoch):
+    """The last epoch that a resumed fit had done in an earlier run, when it is reported again."""
+
+
+def state_file(folder: Path, member: Member, device: torch.device) -> Path:
+    """Return the file in a folder that holds the state of a member on a device.
+
+    Each type of device has its own file, because a CPU and a GPU draw different random numbers and
+    cannot go on from each other's generators.
+    """
+    return folder / f"{member.name}-{device.type}.safetensors"
+
+
+EpochReport = Callable[[Member, Epoch], None]
+
+
+def no_report(_member: Member, _epoch: Epoch) -> None:
+    """Report nothing of an epoch."""
+
+
+@dataclass
+class Fit:
+    """The state of one member in training."""
+
+    member: Member
+    network: Network
+    penalty: Float[Tensor, ""]  # of the recipe, on the device that trains
+    optimiser: torch.optim.Adam
+    order: torch.Generator  # shuffles days
+    random: torch.Generator  # of dropout and latent variables
+    days_at_once: int  # days that go through the network at once
+    best: Tensors = field(default_factory=dict)  # of the best epoch, on CPU
+    best_epoch: int = 0  # counted from 1; 0 before there is one
+    steps: int = 0
+    epochs: list[Epoch] = field(default_factory=list)
+
+    @classmethod
+    def start(cls, member: Member, stocks: int, device: torch.device) -> "Fit":
+        """Return a member before its first epoch.
+
+        Its weights, its order of days and its random numbers come from its seed alone.
+        """
+        states = np.random.SeedSequence(member.seed).generate_state(3)
+        weights_seed, order_seed, random_seed = states.tolist()
+        network = member.model.build(stocks)
+        network.initialise(torch.Generator().manual_seed(weights_seed))
+        random = torch.Generator(device).manual_seed(random_seed)
+        use_generator(network.to(device), random)
+        recipe = member.training
+        return cls(
+            member=member,
+            network=network,
+            penalty=torch.tensor(recipe.penalty, device=device),
+            optimiser=torch.optim.Adam(network.parameters(), lr=recipe.learning_rate, fused=True),
+            order=torch.Generator().manual_seed(order_seed),
+            random=random,
+            days_at_once=days_at_once(min(stocks, recipe.stocks_a_step or stocks), device),
+        )
+
+    @property
+    def best_acc(self) -> float:
+        """Return the validation accuracy of the best epoch; -1 before there is one."""
+        if self.best_epoch == 0:
+            return -1.0
+        return self.epochs[self.best_epoch - 1].validation_acc
+
+    @property
+    def finished(self) -> bool:
+        """Return whether all epochs are done, or patience has run out."""
+        config = self.member.training
+        epochs_done = len(self.epochs)
+        if epochs_done >= config.epochs:
+            return True
+        if config.patience is None or self.best_epoch == 0:
+            return False
+        return epochs_done - self.best_epoch >= config.patience
+
+    @property
+    def weights(self) -> Tensors:
+        """Return the parameters and buffers by name, which share the network's memory."""
+        return {name: value.detach() for name, value in self.network.state_dict().items()}
+
+    def end_epoch(self, loss: float, validation_loss: float, validation_acc: float) -> None:
+        """Record the epoch, and keep its weights if it is the best on validation so far.
+
+        No epoch before `first_kept_epoch` is kept, except the last one of a shorter training. Of
+        equally good epochs, the first is kept. Raises DtmlError for a loss that is not finite.
+        """
+        number = len(self.epochs) + 1
+        config = self.member.training
+        if not np.isfinite(loss):
+            raise DtmlError(
+                f"the loss of seed {self.member.seed} is {loss} in epoch {number}, at a learning "
+                f"rate of {config.learning_rate:g}: lower learning_rate in [model] of the market's "
+                "file or, where the rate is fixed (audits, benchmarks, networks that rank), look "
+                "for extreme prices"
+            )
+        self.epochs.append(
+            Epoch(
+                number=number,
+                loss=loss,
+                validation_loss=validation_loss,
+                validation_acc=validation_acc,
+            )
+        )
+        # The last epoch may be kept in any case, so that a short training has weights.
+        may_be_kept = number >= min(config.first_kept_epoch, config.epochs)
+        if may_be_kept and validation_acc > self.best_acc:
+            self.best_epoch = number
+            self.best = {name: value.cpu().clone() for name, value in self.weights.items()}
+
+    def save(self, folder: Path) -> None:
+        """Write everything that the next epoch needs, whole or not at all."""
+        tensors = {
+            **prefixed("weights.", self.weights),
+            **prefixed("best.", self.best),
+            **prefixed("adam.", moments_of(self.optimiser)),
+            "order": self.order.get_state(),
+            "random": self.random.get_state(),
+        }
+        card = {
+            "best_epoch": self.best_epoch,
+            "steps": self.steps,
+            "epochs": [asdict(epoch) for epoch in self.epochs],
+        }
+        artifacts.write(state_file(folder, self.member, self.penalty.device), tensors, card)
+
+    def restore(self, folder: Path) -> bool:
+        """Restore the state that `save` wrote, and return whether there was any.
+
+        On a CPU, a restored fit ends with exactly the weights of an uninterrupted training. Raises
+        DtmlError for a damaged file.
+        """
+        file = state_file(folder, self.member, self.penalty.device)
+        if not file.exists():
+            return False
+        try:
+            tensors, card = artifacts.read(file)
+            self.network.load_state_dict(under("weights.", tensors))
+            self.best = under("best.", tensors)
+            self.best_epoch = card["best_epoch"]
+            self.steps = card["steps"]
+            self.epochs = [Epoch(**epoch) for epoch in card["epochs"]]
+            self.order.set_state(tensors["order"])
+            self.random.set_state(tensors["random"])
+            restore_moments(self.optimiser, under("adam.", tensors))
+        except (ArtifactError, KeyError, TypeError, ValueError, RuntimeError) as error:
+            reason = " ".join(str(error).split())  # on one line
+            raise DtmlError(
+                f"the saved state of a training run is damaged ({reason}): delete {file} to start "
+                "over"
+            ) from error
+        return True
+
+
+def stack_members(fits: Sequence[Fit]) -> Tensors:
+    """Return the best weights of all members, each parameter with a leading axis of members."""
+    return {name: torch.stack([fit.best[name] for fit in fits]) for name in fits[0].best}
+
+
+@dataclass(frozen=True)
+class Span:
+    """The days of a training or validation span on one device.
+
+    `days`, on CPU, are the positions of the days on which a stock counts. `movement` is 0 where it
+    is not known. Day d sees the rows d .. d + window - 1.
+    """
+
+    rows: Float[Tensor, "sessions symbols features"]
+    observed: Bool[Tensor, "all_days stocks"]
+    rises: Bool[Tensor, "all_days stocks"]
+    counted: Bool[Tensor, "all_days stocks"]
+    movement: Float[Tensor, "all_days stocks"]
+    days: Int[Tensor, " days"]
+    window: int
+
+    @classmethod
+    def of(cls, windows: Windows, protocol: LabelProtocol, device: torch.device) -> "Span":
+        """Return the span of these windows on a device; `protocol` says which stock-days count.
+
+        Its `days` stay on the CPU, where their order is drawn.
+        """
+        labelled = windows.labelled(protocol)
+        return cls(
+            rows=windows.rows.to(device),
+            observed=windows.observed.to(device),
+            rises=windows.rises().to(device),
+            counted=labelled.to(device),
+            movement=windows.movement.nan_to_num().to(device),
+            days=labelled.any(dim=1).nonzero().squeeze(1),
+            window=windows.window,
+        )
+
+    def batch(
+        self, days: Int[Tensor, " days"], step: int = 0, stocks: Stocks | None = None
+    ) -> Batch:
+        """Return the batch of these days, of all stocks or of those at some positions.
+
+        It holds the distinct sessions of their windows, and each window as positions in them.
+        `step` is the number of steps that the training has taken.
+        """
+        sessions_of_windows = days.unsqueeze(1) + torch.arange(self.window)  # [days window]
+        sessions, positions = sessions_of_windows.unique(return_inverse=True)
+        device = self.rows.device
+        days_on_device = days.to(device)
+        rows = self.rows[sessions.to(device)]
+        if stocks is not None:
+            index = rows[:, -1:]  # stays the last symbol
+            rows = torch.cat([rows[:, stocks], index], dim=1)
+
+        def of_batch(by_day: Tensor) -> Tensor:
+            of_days = by_day[days_on_device]
+            return of_days if stocks is None else of_days[:, stocks]
+
+        return Batch(
+            rows=rows,
+            windows=positions.to(device),
+            observed=of_batch(self.observed),
+            rises=of_batch(self.rises),
+            counted=of_batch(self.counted),
+            step=torch.tensor(step, dtype=torch.float32, device=device),
+            movement=of_batch(self.movement),
+        )
+
+
+def fit_members(
+    train: Windows,
+    validation: Windows,
+    members: Sequence[Member],
+    *,
+    device: torch.device,
+    state_folder: Path | None = None,
+    on_epoch: EpochReport = no_report,
+    begin: Sequence[Tensors] | None = None,
+) -> list[Fit]:
+    """Train all members and return them in their order, each with its best epoch on validation.
+
+    On a "cuda" device without a number, the members are spread over all GPUs (`devices_of`).
+    With a `state_folder`, the state is saved there after each epoch, and a fit that finds its state
+    resumes from it. A state is found by the name of its member, which has neither the spans nor
+    `begin`: a folder is for members of the same spans and first weights. `on_epoch` is called after
+    each epoch, from the thread that ran it; for a resumed fit, the first call has the last epoch
+    done before, as a `ResumedEpoch`. `begin` holds the first weights of each member; without it
+    they are drawn. Raises DtmlError for a span without a label, a loss that is not finite, a saved
+    state that is damaged, and days that do not fit into the memory of a GPU.
+    """
+    protocols = sorted({member.training.protocol for member in members})
+    for protocol in protocols:
+        _require_labels("training", train, protocol)
+        _require_labels("validation", validation, protocol)
+    devices = devices_of(device)
+    fits = [
+        Fit.start(member, len(train.symbols), devices[position % len(devices)])
+        for position, member in enumerate(members)
+    ]
+    if begin is not None:
+        for fit, weights in zip(fits, begin, strict=True):
+            fit.network.load_state_dict(weights)
+    # A queue for each device, of the fits that were started on it above. Each fit is an iterator
+    # whose next() trains one epoch.
+    queues = []
+    for position, fit_device in enumerate(devices[: len(fits)]):
+        spans = {
+            protocol: (
+                Span.of(train, protocol, fit_device),
+                Span.of(validation, protocol, fit_device),
+            )
+            for protocol in protocols
+        }
+        queue: deque[Iterator[int]] = deque()
+        for fit in fits[position :: len(devices)]:
+            train_span, validation_span = spans[fit.member.training.protocol]
+            queue.append(_epochs(fit, train_span, validation_span, state_folder, on_epoch))
+        queues.append(queue)
+    _advance(queues, device)
+    return fits
+
+
+def devices_of(device: torch.device) -> list[torch.device]:
+    """Return the devices for the members: every GPU, unless one is named by its number."""
+    if device.type != "cuda" or device.index is not None:
+        return [device]
+    return [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
+
+
+def _require_labels(span: str, windows: Windows, protocol: LabelProtocol) -> None:
+    """Raise DtmlError, with the likely reason, unless a stock-day of a span counts and moved.
+
+    Returns of 0 alone, which the protocol "all" counts, teach nothing. `span` is the name of the
+    span in the message.
+    """
+    has_moved = windows.movement != 0  # true for an unknown movement, which is never labelled
+    if (windows.labelled(protocol) & has_moved).any():
+        return
+    is_known = windows.movement.isfinite()
+    if not windows.observed.any():
+        reason = (
+            "no stock can be used on any of its days; check that the prices have a bar for every "
+            "session, and that the market's file lists constituents of that time"
+        )
+    elif (windows.observed & is_known).any():
+        reason = (
+            "no known return is large enough for a label; check that the prices change, and in "
+            "particular those that `returns` in the market's file names"
+        )
+    else:
+        reason = "no return is known; check that the prices have a bar for every session"
+    first = windows.target[0].date()
+    last = windows.target[-1].date()
+    raise DtmlError(f"no day of the {span} span, {first} to {last}, has a label: {reason}")
+
+
+def _advance(queues: "list[deque[Iterator[int]]]", device: torch.device) -> None:
+    """Run all fits to their end, those of each queue on threads of its own.
+
+    On a CPU the fits take turns, on as many threads as torch was set to. On a GPU each of
+    `THREADS_OF_A_GPU` threads trains a fit to its end before it takes another. No queue has more
+    threads than fits. Meanwhile torch itself is set to one thread.
+    """
+    interrupted = Event()
+    on_cpu = device.type == "cpu"
+
+    def work(fits: "deque[Iterator[int]]") -> None:
+        """Take a fit, train one epoch and put it back, until no fit is left.
+
+        On a CPU it is put back last: fits then take turns, and no thread is idle before the last
+        epoch. On a GPU it is put back first, so that the thread goes on with it.
+        """
+        while fits and not interrupted.is_set():
+            try:
+                fit = fits.popleft()
+            except IndexError:  # another thread was quicker
+                return
+            try:
+                goes_on = next(fit, None) is not None
+            except BaseException:
+                # Set here, because the main thread may wait for others before it sees this error.
+                interrupted.set()
+                raise
+            if goes_on and on_cpu:
+                fits.append(fit)
+            elif goes_on:
+                fits.appendleft(fit)
+
+    threads = torch.get_num_threads()
+    queue_of_thread = []
+    for fits in queues:
+        threads_of_queue = min(len(fits), threads if on_cpu else THREADS_OF_A_GPU)
+        queue_of_thread += [fits] * threads_of_queue
+    try:
+        # Each fit computes on one thread, so that the number of cores never changes its weights.
+        torch.set_num_threads(1)
+        with ThreadPoolExecutor(
+            len(queue_of_thread), initializer=torch.set_num_threads, initargs=(1,)
+        ) as pool:
+            try:
+                futures = [pool.submit(work, fits) for fits in queue_of_thread]
+                for future in futures:
+                    future.result()
+            except BaseException:
+                # Set here too, because a KeyboardInterrupt reaches the main thread alone. The fits
+                # stop after their present epoch, which is saved.
+                interrupted.set()
+                raise
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _epochs(
+    fit: Fit, train: Span, validation: Span, state_folder: Path | None, on_epoch: EpochReport
+) -> Iterator[int]:
+    """Train a member, and yield the number of epochs done after each.
+
+    With a `state_folder`, it resumes from the state saved there, if any, and saves each epoch.
+    """
+    # A restored state has one epoch or more, the last of which is reported again.
+    if state_folder is not None and fit.restore(state_folder):
+        on_epoch(fit.member, ResumedEpoch(**asdict(fit.epochs[-1])))
+    while not fit.finished:
+        with memory_of_the_gpu():
+            loss = _epoch(fit, train)
+            validation_loss, validation_acc = _validate(fit, validation)
+        fit.end_epoch(loss, validation_loss, validation_acc)
+        if state_folder is not None:
+            fit.save(state_folder)
+        on_epoch(fit.member, fit.epochs[-1])
+        yield len(fit.epochs)
+
+
+def _epoch(fit: Fit, train: Span) -> float:
+    """Pass once over the training days in the member's own order.
+
+    Return the mean of the objective over batches.
+    """
+    fit.network.train()
+    order = torch.randperm(len(train.days), generator=fit.order)
+    batches = train.days[order].split(fit.member.training.batch_days)
+    total = sum(_step(fit, train, days) for days in batches)
+    return float(total) / len(batches)
+
+
+def _step(fit: Fit, train: Span, days: Int[Tensor, " days"]) -> Tensor:
+    """Take one step of the optimiser and return the objective.
+
+    The days go through the network in parts, and each part is weighted by its share of the counted
+    stock-days. If the recipe draws stocks for each step and these count on none of the days, there
+    is nothing to learn: no step is taken, and the objective is 0.
+    """
+    stocks = None
+    is_counted = train.counted[days.to(train.counted.device)]  # [days stocks]
+    stocks_a_step = fit.member.training.stocks_a_step
+    if stocks_a_step is not None:
+        shuffled_stocks = torch.randperm(is_counted.shape[1], generator=fit.order)
+        stocks = shuffled_stocks[:stocks_a_step].sort().values.to(is_counted.device)
+        is_counted = is_counted[:, stocks]
+        days = days[is_counted.any(dim=1).cpu()]  # the days on which a drawn stock counts
+        if len(days) == 0:
+            return fit.penalty.new_zeros(())
+    counted = is_counted.sum()
+    total = torch.zeros_like(fit.penalty)
+    for part in days.split(fit.days_at_once):
+        batch = train.batch(part, fit.steps, stocks)
+        weight = batch.counted.sum() / counted
+        part_of_loss = fit.network.objective(batch, fit.penalty) * weight
+        part_of_loss.backward()
+        total += part_of_loss.detach()
+    if fit.member.training.clip is not None:
+        nn.utils.clip_grad_norm_(fit.network.parameters(), fit.member.training.clip)
+    fit.optimiser.step()
+    fit.optimiser.zero_grad()
+    fit.steps += 1
+    return total
+
+
+@torch.no_grad()
+def _validate(fit: Fit, span: Span) -> tuple[float, float]:
+    """Return the cross-entropy on a span, and the mean of `Network.correct`.
+
+    Both are means over the counted stock-days.
+    """
+    fit.network.eval()
+    device = span.rows.device
+    loss = torch.zeros((), device=device)
+    correct = torch.zeros((), device=device)
+    counted = torch.zeros((), device=device)
+    for part in span.days.split(days_at_once(span.observed.shape[1], device)):
+        batch = span.batch(part)
+        logits = fit.network.logits(batch.rows, batch.windows, batch.observed)
+        size = batch.counted.sum()
+        loss += size * cross_entropy(logits, batch.rises, batch.counted)
+        is_correct = fit.network.correct(logits, batch)
+        correct += (is_correct * batch.counted).sum()
+        counted += size
+    return float(loss / counted), float(correct / counted)

@@ -1,1 +1,0 @@
-"""Fit networks: many members side by side, from epoch to epoch."""
