@@ -60,37 +60,33 @@ def features(panel: Panel, *, z_close: ZClose, max_return: float = np.inf) -> Fe
     # sessions on which it has none.
     order = np.argsort(~np.isfinite(panel.adjusted), axis=0, kind="stable")
     bars = Panel(
-        open=np.take_along_axis(panel.open, order, axis=0),
-        high=np.take_along_axis(panel.high, order, axis=0),
-        low=np.take_along_axis(panel.low, order, axis=0),
-        close=np.take_along_axis(panel.close, order, axis=0),
-        adjusted=np.take_along_axis(panel.adjusted, order, axis=0),
+        **{name: np.take_along_axis(grid, order, axis=0) for name, grid in vars(panel).items()}
     )
     raw_return = changes.change(bars.close)
     adjusted_return = changes.change(bars.adjusted)
     is_action = np.abs(raw_return - adjusted_return) > CORPORATE_ACTION
-    by_bar = np.empty((*order.shape, len(FEATURES)))  # columns in the order of FEATURES
-    by_bar[..., 0] = bars.open / bars.close - 1
-    by_bar[..., 1] = bars.high / bars.close - 1
-    by_bar[..., 2] = bars.low / bars.close - 1
-    if z_close == "adjusted":
-        by_bar[..., 3] = np.where(is_action, adjusted_return, raw_return)
-    else:
-        by_bar[..., 3] = raw_return
-    by_bar[..., 4] = adjusted_return
-    for column, count in enumerate(AVERAGED, start=5):
+    replaces_raw = is_action & (z_close == "adjusted")
+    # In the order of FEATURES, each with the number of bars that it reads.
+    columns = [
+        (1, bars.open / bars.close - 1),
+        (1, bars.high / bars.close - 1),
+        (1, bars.low / bars.close - 1),
+        (2, np.where(replaces_raw, adjusted_return, raw_return)),
+        (2, adjusted_return),
+    ]
+    for count in AVERAGED:
         mean = np.full_like(bars.adjusted, np.nan)
         if len(bars.adjusted) >= count:
             windows = np.lib.stride_tricks.sliding_window_view(bars.adjusted, count, axis=0)
             mean[count - 1 :] = windows.mean(axis=-1)
-        by_bar[..., column] = mean / bars.adjusted - 1
+        columns.append((count, mean / bars.adjusted - 1))
     # Bars cannot be compared where too many sessions are missing between them, or where the unit of
     # account has changed. The change is 0 at a stock's first bar and after its last.
-    change = np.nan_to_num(changes.change(bars.adjusted))
+    change = np.nan_to_num(adjusted_return)
     era = np.cumsum(np.abs(change) > max_return, axis=0)
-    # A column and the number of bars that it reads; the first three read one.
-    for column, count in [(3, 2), (4, 2), *enumerate(AVERAGED, start=5)]:
-        by_bar[~changes.reads_enough(order, era, count), column] = np.nan
+    by_bar = np.empty((*order.shape, len(FEATURES)))
+    for place, (count, values) in enumerate(columns):
+        by_bar[..., place] = np.where(changes.reads_enough(order, era, count), values, np.nan)
     # Back from the order of bars to the grid of sessions.
     by_session = np.full_like(by_bar, np.nan)
     np.put_along_axis(by_session, order[..., None], by_bar, axis=0)

@@ -5,10 +5,10 @@ stock, then the window of the index. Settings are chosen from the lists below by
 validation span; `Fitted.tried` counts the choices.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice, product
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -23,7 +23,6 @@ from dtml.markets.definition import LabelProtocol
 from dtml.windows import Windows
 
 Kind = Literal["logistic_regression", "gradient_boosting"]
-Rising = Callable[[Float[ndarray, "rows columns"]], Float[ndarray, " rows"]]
 
 # C of the logistic regression: 1 / weight of its squared norm.
 INVERSE_PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1)
@@ -46,10 +45,11 @@ class Labelled(NamedTuple):
 class Fitted:
     """A fitted classifier and how it was chosen."""
 
-    rising: Rising  # probability of a rise of each row
+    model: Any  # of scikit-learn
     chosen: Mapping[str, float | int]
     validation_acc: float
     tried: int  # configurations that the validation span chose from, each number of trees included
+    trees: int | None = None  # of a boosting, the first ones that are kept
 
     def probability(self, windows: Windows) -> Float[ndarray, "days stocks"]:
         """Return the probability of a rise, NaN where a stock is not observed.
@@ -59,7 +59,12 @@ class Fitted:
         x, day_places, stock_places = design(windows)
         probability = np.full(windows.observed.shape, np.nan)
         if len(x):  # scikit-learn refuses to predict no rows
-            probability[day_places, stock_places] = self.rising(x)
+            if self.trees is None:
+                classes = self.model.predict_proba(x)
+            else:
+                stages = self.model.staged_predict_proba(x)
+                classes = next(islice(stages, self.trees - 1, None))
+            probability[day_places, stock_places] = classes[:, 1]
         return probability
 
 
@@ -137,11 +142,10 @@ def _logistic_regression(train: Labelled, validation: Labelled) -> Fitted:
         regression = LogisticRegression(C=c, solver="newton-cholesky")
         model = make_pipeline(StandardScaler(), regression)
         model.fit(train.x, train.rises)
-        rising = _rising(model.predict_proba)
-        accuracy = _accuracy(rising(validation.x), validation.rises)
+        accuracy = _accuracy(model.predict_proba(validation.x), validation.rises)
         fitted.append(
             Fitted(
-                rising=rising,
+                model=model,
                 chosen={"c": c},
                 validation_acc=accuracy,
                 tried=len(INVERSE_PENALTIES),
@@ -168,41 +172,22 @@ def _boosting(train: Labelled, validation: Labelled, seed: int) -> Fitted:
         )
         model.fit(train.x, train.rises)
         accuracies = [  # of the first tree alone, of the first two, and so on
-            _accuracy(classes[:, 1], validation.rises)
+            _accuracy(classes, validation.rises)
             for classes in model.staged_predict_proba(validation.x)
         ]
         trees = int(np.argmax(accuracies)) + 1
         fitted.append(
             Fitted(
-                rising=_first_trees(model, trees),
+                model=model,
                 chosen={"leaves": leaves, "rate": rate, "trees": trees},
                 validation_acc=max(accuracies),
                 tried=len(grid) * ITERATIONS,
+                trees=trees,
             )
         )
     return max(fitted, key=lambda classifier: classifier.validation_acc)
 
 
-def _first_trees(model: HistGradientBoostingClassifier, trees: int) -> Rising:
-
-    def classes(x: Float[ndarray, "rows columns"]) -> Float[ndarray, "rows 2"]:
-        stages = model.staged_predict_proba(x)
-        return next(islice(stages, trees - 1, None))
-
-    return _rising(classes)
-
-
-def _rising(
-    classes: Callable[[Float[ndarray, "rows columns"]], Float[ndarray, "rows 2"]],
-) -> Rising:
-    """Return the probability of the second class of two: a rise."""
-
-    def rising(x: Float[ndarray, "rows columns"]) -> Float[ndarray, " rows"]:
-        return classes(x)[:, 1]
-
-    return rising
-
-
-def _accuracy(probability: Float[ndarray, " rows"], rises: Bool[ndarray, " rows"]) -> float:
-    """Return the share of rows whose direction is correct; above 0.5 a rise is predicted."""
-    return float(((probability > 0.5) == rises).mean())
+def _accuracy(classes: Float[ndarray, "rows 2"], rises: Bool[ndarray, " rows"]) -> float:
+    """Return the share of rows whose direction is correct, from the probabilities of both."""
+    return float(((classes[:, 1] > 0.5) == rises).mean())

@@ -97,23 +97,11 @@ def choose_rule(directions: pd.DataFrame, movement: Float[ndarray, "days stocks"
     `directions` has a column a rule, as `naive_directions` returns them, and a row for each day of
     a training span; `movement` is the return that followed, a ratio minus 1, NaN where it is not
     known. Pass training days only: a rule chosen on the days it is scored on has seen their
-    outcomes. Days without a direction of every rule are left out. Raises ValueError when the
-    numbers of days differ, or when no day has both directions and a label.
+    outcomes. Days without a direction of every rule are left out.
     """
-    if len(directions) != len(movement):
-        raise ValueError(
-            f"got directions of {len(directions)} days and movements of {len(movement)} days: "
-            "expected one row of each per day"
-        )
     has_directions = directions.notna().all(axis=1).to_numpy()
     # [days stocks]: 1 for a rise, -1 for a fall, 0 for a stock-day that does not count.
     labels = np.where(has_directions[:, None], published_labels(movement), 0)
-    if not labels.any():
-        raise ValueError(
-            f"no day of {len(directions)} has a direction of every rule and a return large enough "
-            "for a label: check the prices of the stocks on these days, and those of the index on "
-            f"them and on the {RULE_HISTORY} sessions before"
-        )
     rises = (labels == 1).sum(axis=1)
     falls = (labels == -1).sum(axis=1)
     correct = {}

@@ -6,9 +6,10 @@ the bar after it. A feature that lacks a bar it needs is missing (NaN), and so i
 price, a deviation or a mean of 0.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,7 +19,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from dtml.markets.definition import FeatureSet
 from dtml.prices.changes import Column, Places, before, change, reads_enough
-from dtml.ranking.panel import Features, Grid, Panel, There, mean_of_known, ranked
+from dtml.ranking.panel import GRIDS, Features, Grid, Panel, There, mean_of_known, ranked
 
 STOCKS_AT_ONCE = 64  # stocks whose windows are in memory together
 # The number of stocks that a stock moves with: their returns, less the mean of each day, have the
@@ -62,8 +63,7 @@ class Bars:
             """Move the values of each stock up, so that its bars follow one another."""
             return np.take_along_axis(grid, position, axis=0)
 
-        close = by_bar(panel.close)
-        returns = change(close)
+        returns = change(by_bar(panel.close))
         plausible = np.where(np.abs(returns) > max_return, np.nan, returns)
         # Means over stocks are those of a session, so the returns go back to their sessions.
         by_session = np.full_like(panel.close, np.nan)  # [sessions stocks]
@@ -71,12 +71,7 @@ class Bars:
         market = mean_of_known(by_session, 1)[:, None]  # [sessions 1]
         session_mean = np.broadcast_to(market, by_session.shape)
         return cls(
-            open=by_bar(panel.open),
-            high=by_bar(panel.high),
-            low=by_bar(panel.low),
-            close=close,
-            volume=by_bar(panel.volume),
-            value=by_bar(panel.value),
+            **{name: by_bar(getattr(panel, name)) for name in GRIDS},
             market=by_bar(session_mean),
             peers=by_bar(peer_returns(by_session, panel.sessions)),
             position=position,
@@ -212,9 +207,9 @@ def residual(bars: Bars, *, count: int, last: int) -> Column:
     return np.asarray(mean(bars.returns, last) - of_market)
 
 
-def less_peers(bars: Bars, *, last: int) -> Column:
+def less_peers(bars: Bars, *, count: int) -> Column:
     """Return the mean of the last returns less that of the stock's peers."""
-    return np.asarray(mean(bars.returns, last) - mean(bars.peers, last))
+    return np.asarray(mean(bars.returns, count) - mean(bars.peers, count))
 
 
 def overnight_return(bars: Bars, *, count: int) -> Column:
@@ -235,74 +230,57 @@ def average_over_close(bars: Bars, *, count: int) -> Column:
     return np.asarray(mean(bars.close, count) / bars.close - 1)
 
 
-def over_close(bars: Bars, *, name: str) -> Column:
-    """Return the open, high or low over the close, minus 1, above -1: the paper's."""
-    return np.asarray(getattr(bars, name) / bars.close - 1)
+def _each(
+    name: str, of: Callable[..., Column], counts: Sequence[int], *, more: int = 0, **settings: Any
+) -> dict[str, Feature]:
+    """Return a feature for each number of bars, of which it reads `more` than its name says."""
+    return {
+        f"{name}_{count}": Feature(count + more, partial(of, count=count, **settings))
+        for count in counts
+    }
 
 
-def _features() -> dict[str, Feature]:
-    """Return the features of the "usual" set by their names, in the order of the columns."""
-    features: dict[str, Feature] = {}
-    for count in (1, 2, 3, 5, 10, 20, 60):
-        features[f"return_{count}"] = Feature(count + 1, partial(past_return, count=count))
-    for count in (120, 250):
-        momentum = partial(past_return, count=count, less=20)
-        features[f"momentum_{count}"] = Feature(count + 1, momentum)
-    for count in (5, 20, 60):
-        volatility = partial(of_returns, count=count, statistic=np.std)
-        features[f"volatility_{count}"] = Feature(count + 1, volatility)
-    features["range"] = Feature(1, day_range)
-    features["session"] = Feature(1, lambda bars: bars.session)
-    features["gap"] = Feature(2, lambda bars: bars.gap)
-    features["place_in_day"] = Feature(1, partial(place_in_range, count=1))
-    for count in (5, 20, 60):
-        features[f"place_in_range_{count}"] = Feature(count, partial(place_in_range, count=count))
-    highest = partial(of_returns, count=20, statistic=np.max)
-    features["highest_return_20"] = Feature(21, highest)
-    lowest = partial(of_returns, count=20, statistic=np.min)
-    features["lowest_return_20"] = Feature(21, lowest)
-    for count in (5, 20, 60):
-        features[f"relative_volume_{count}"] = Feature(count, partial(relative_volume, count=count))
-    # The unit of this mean is that of currency.
-    features["traded_value_20"] = Feature(20, lambda bars: mean(bars.value, 20))
-    features["overnight_20"] = Feature(21, lambda bars: mean(bars.gap, 20))
-    features["intraday_20"] = Feature(20, lambda bars: mean(bars.session, 20))
-    features["volume_correlation_20"] = Feature(21, partial(volume_correlation, count=20))
-    features["excess_20"] = Feature(21, partial(excess_in_deviations, count=20))
-    features["beta_60"] = Feature(61, partial(beta, count=60))
-    for count in (1, 5, 20):
-        features[f"residual_{count}"] = Feature(61, partial(residual, count=60, last=count))
-    for count in (1, 5, 20):
-        features[f"less_peers_{count}"] = Feature(count + 1, partial(less_peers, last=count))
-    features["illiquidity_20"] = Feature(21, partial(illiquidity, count=20))
-    for name in ("open", "high", "low"):
-        features[f"{name}_over_close"] = Feature(1, partial(over_close, name=name))
-    for count in (5, 10, 15, 20, 25, 30):
-        features[f"average_{count}"] = Feature(count, partial(average_over_close, count=count))
-    return features
-
-
-def _long_features() -> dict[str, Feature]:
-    """Return the features that the "long" set adds, by their names, in the order of the columns.
-
-    They are those of overnight and intraday continuation: the return over the last sessions, split
-    into what was earned from each close to the next open and what was earned from each open to its
-    close (Lou, Polk and Skouras, "A tug of war: overnight versus intraday expected returns", 2019).
-    """
-    features: dict[str, Feature] = {}
-    for count in (60, 120, 250):
-        overnight = partial(overnight_return, count=count)
-        features[f"overnight_return_{count}"] = Feature(count + 1, overnight)
-    for count in (60, 120, 250):
-        features[f"intraday_return_{count}"] = Feature(count, partial(intraday_return, count=count))
-    return features
-
-
-FEATURES: Mapping[str, Feature] = _features()
+# The features of the "usual" set, in the order of the columns.
+FEATURES: Mapping[str, Feature] = {
+    **_each("return", past_return, (1, 2, 3, 5, 10, 20, 60), more=1),
+    **_each("momentum", past_return, (120, 250), more=1, less=20),
+    **_each("volatility", of_returns, (5, 20, 60), more=1, statistic=np.std),
+    "range": Feature(1, day_range),
+    "session": Feature(1, lambda bars: bars.session),
+    "gap": Feature(2, lambda bars: bars.gap),
+    "place_in_day": Feature(1, partial(place_in_range, count=1)),
+    **_each("place_in_range", place_in_range, (5, 20, 60)),
+    **_each("highest_return", of_returns, (20,), more=1, statistic=np.max),
+    **_each("lowest_return", of_returns, (20,), more=1, statistic=np.min),
+    **_each("relative_volume", relative_volume, (5, 20, 60)),
+    "traded_value_20": Feature(20, lambda bars: mean(bars.value, 20)),  # in units of currency
+    "overnight_20": Feature(21, lambda bars: mean(bars.gap, 20)),
+    "intraday_20": Feature(20, lambda bars: mean(bars.session, 20)),
+    **_each("volume_correlation", volume_correlation, (20,), more=1),
+    **_each("excess", excess_in_deviations, (20,), more=1),
+    **_each("beta", beta, (60,), more=1),
+    "residual_1": Feature(61, partial(residual, count=60, last=1)),
+    "residual_5": Feature(61, partial(residual, count=60, last=5)),
+    "residual_20": Feature(61, partial(residual, count=60, last=20)),
+    **_each("less_peers", less_peers, (1, 5, 20), more=1),
+    **_each("illiquidity", illiquidity, (20,), more=1),
+    "open_over_close": Feature(1, lambda bars: bars.open / bars.close - 1),
+    "high_over_close": Feature(1, lambda bars: bars.high / bars.close - 1),
+    "low_over_close": Feature(1, lambda bars: bars.low / bars.close - 1),
+    **_each("average", average_over_close, (5, 10, 15, 20, 25, 30)),
+}
+# What the "long" set adds: overnight and intraday continuation, the return over the last sessions
+# split into what was earned from each close to the next open and what was earned from each open to
+# its close (Lou, Polk and Skouras, "A tug of war: overnight versus intraday expected returns",
+# 2019).
+LONG: Mapping[str, Feature] = {
+    **_each("overnight_return", overnight_return, (60, 120, 250), more=1),
+    **_each("intraday_return", intraday_return, (60, 120, 250)),
+}
 # Columns of "long" follow those of "usual", so that each feature has one place in both sets.
 FEATURE_SETS: Mapping[FeatureSet, Mapping[str, Feature]] = {
     "usual": FEATURES,
-    "long": {**FEATURES, **_long_features()},
+    "long": {**FEATURES, **LONG},
 }
 Names = Collection[str]
 ALL: Names = tuple(FEATURE_SETS["long"])

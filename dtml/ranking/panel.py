@@ -14,6 +14,7 @@ Grid = Float[ndarray, "sessions stocks"]
 There = Bool[ndarray, "sessions stocks"]  # whether a stock is ranked in a session
 Features = Float[ndarray, "sessions stocks features"]
 
+GRIDS = ("open", "high", "low", "close", "volume", "value")  # of a panel
 ROUNDING = 1e-12  # above the differences of sums of equal ranks, below those of unequal means
 
 
@@ -42,11 +43,10 @@ class Panel:
 
     def cut(self, days: slice) -> "Panel":
         """Return some sessions of the panel."""
-        grids = ("open", "high", "low", "close", "volume", "value")
         return Panel(
             sessions=self.sessions[days],
             symbols=self.symbols,
-            **{name: getattr(self, name)[days] for name in grids},
+            **{name: getattr(self, name)[days] for name in GRIDS},
         )
 
 
@@ -79,12 +79,7 @@ def panel_of(
     return Panel(
         sessions=panel_sessions,
         symbols=symbols,
-        open=on_grid(priced, "open", panel_sessions, symbols),
-        high=on_grid(priced, "high", panel_sessions, symbols),
-        low=on_grid(priced, "low", panel_sessions, symbols),
-        close=on_grid(priced, "close", panel_sessions, symbols),
-        volume=on_grid(priced, "volume", panel_sessions, symbols),
-        value=on_grid(priced, "value", panel_sessions, symbols),
+        **{name: on_grid(priced, name, panel_sessions, symbols) for name in GRIDS},
     )
 
 

@@ -317,14 +317,6 @@ def test_the_rule_is_chosen_on_the_papers_labels_of_the_days_that_all_rules_call
     assert choose_rule(directions[["down", "up"]].iloc[3:], change[3:]) == "up"
 
 
-def test_a_rule_cannot_be_chosen_from_nothing() -> None:
-    directions = pd.DataFrame({"up": [1.0, 1], "down": [0.0, 0]})
-    with pytest.raises(ValueError, match="no day of 2"):
-        choose_rule(directions, np.full((2, 3), 0.001))
-    with pytest.raises(ValueError, match=r"2 days.*movements of 3"):
-        choose_rule(directions, np.full((3, 3), 0.1))
-
-
 def test_only_days_that_count_make_an_interval() -> None:
     summands = np.zeros((40, 2, 2))
     summands[:, :, 0] = np.random.default_rng(1).standard_normal((40, 2))
