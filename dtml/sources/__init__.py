@@ -28,12 +28,16 @@ class Fetched:
 
     @classmethod
     def of(
-        cls, bars: pd.DataFrame, first: Mapping[str, date], missing: Callable[[str], str]
+        cls,
+        bars: pd.DataFrame,
+        first: Mapping[str, date],
+        missing: Callable[[str], str],
+        malformed: Mapping[str, str] | None = None,
     ) -> "Fetched":
         """Return an answer with the bars of each symbol of `first` from its own first session.
 
-        Other bars in `bars` are dropped. A symbol that has none left is `no_data`, for the reason
-        that `missing` gives.
+        Other bars in `bars` are dropped. A symbol that has none left is `malformed`, for the reason
+        given there, or else `no_data`, for the reason that `missing` gives.
         """
         # Missing for a symbol that was not asked for, so that its bars are dropped too.
         first_of_bar = pd.to_datetime(bars["symbol"].map(dict(first)))
@@ -45,6 +49,8 @@ class Fetched:
         for symbol in first:
             if symbol in rows:
                 outcomes.append((symbol, "ok", rows[symbol], ""))
+            elif malformed and symbol in malformed:
+                outcomes.append((symbol, "malformed", 0, malformed[symbol]))
             else:
                 outcomes.append((symbol, "no_data", 0, missing(symbol)))
         return cls(

@@ -88,7 +88,7 @@ def csv_of(*rows: str, header: str = "date,symbol,open,close") -> bytes:
         ("p.csv", b"\xd0\xcf\x11\xe0 an old workbook", "old Excel format"),
         ("p.csv", b"\n<!DOCTYPE html>\n<html></html>", "web page or XML"),
         ("p.csv.gz", gzip.compress(b"<html></html>", mtime=0), "web page or XML"),
-        ("p.csv", b"", r"read as \.csv\b"),
+        ("p.csv", b"", "file is empty"),
         (
             "p.csv",
             b"date,symbol,close\n2024-03-04,A\xff\xfe,3\n",
@@ -98,11 +98,11 @@ def csv_of(*rows: str, header: str = "date,symbol,open,close") -> bytes:
         (
             "p.csv.gz",
             gzip.compress(csv_of("2024-03-04,AAA,1,2"), mtime=0)[:-9],
-            r"read as \.csv\.gz",
+            "cannot be read: ",
         ),
-        ("p.parquet", b"", r"read as \.parquet"),
-        ("p.parquet", b"PAR1 and nothing more PAR1", r"read as \.parquet"),
-        ("p.parquet", pickle.dumps({"close": [1.0]}), r"read as \.parquet"),
+        ("p.parquet", b"", "cannot be read: "),
+        ("p.parquet", b"PAR1 and nothing more PAR1", "cannot be read: "),
+        ("p.parquet", pickle.dumps({"close": [1.0]}), "cannot be read: "),
         ("p.docx", b"", r"unsupported.* \.parquet,.*\.xlsx"),
     ],
 )
@@ -122,7 +122,7 @@ def test_a_file_that_is_wrong_is_a_mistake_of_the_user_said_in_one_line(
     [
         (
             long(("AAA",)).assign(symbol=17),
-            "symbols.* text.*'symbol'.*int64",
+            "symbols.* text.*'symbol'.* 17:",
         ),
         (long(("AAA",)).assign(close="3.5"), None),
         (

@@ -13,15 +13,22 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from dtml.checkpoints import Ensemble, load_ensemble, save_ensemble
+from dtml.checkpoints import (
+    Ensemble,
+    load_ensemble,
+    read_tensors,
+    save_ensemble,
+    sha256,
+    write_tensors,
+)
 from dtml.errors import DtmlError, UsageError
+from dtml.inference import _model
 from dtml.markets import is_symbol, load_market_file
 from dtml.model import ModelConfig
 from dtml.sources.files import FileSource
 from dtml.windows import WindowConfig
 from tests.support.price_files import FIRST, LAST, MARKET
-from translation import artifacts
-from translation.artifacts import sha256
+from translation.atomic_files import write_whole
 
 CARD: dict[str, Any] = {
     "format": 1,
@@ -105,13 +112,13 @@ def test_weights_that_are_no_numbers_are_named_before_saving_and_on_loading(
         {"w": torch.ones(1, 6), "predict.bias": torch.ones(1, 3)},
     )
     ensemble = Ensemble("made", ("A",), (0,), ModelConfig(), WindowConfig(), weights)
-    save_ensemble(ensemble, file)
+    save_ensemble(ensemble, file, write_whole)
     weights["predict.bias"][0, 1] = wrong
     said = r"1 of 3 weights .*predict\.bias .*NaN .*:.*learning_rate"
     with pytest.raises(DtmlError, match=rf"model of made .*not saved: {said}"):
-        save_ensemble(ensemble, tmp_path / "new.safetensors")
+        save_ensemble(ensemble, tmp_path / "new.safetensors", write_whole)
     assert not (tmp_path / "new.safetensors").exists()
-    artifacts.write(file, weights, artifacts.read(file)[1])
+    write_tensors(file, weights, read_tensors(file)[1], write_whole)
     with pytest.raises(DtmlError, match=rf"model\.safetensors cannot .*: {said}") as caught:
         load_ensemble(file, market="made", sha=sha256(file))
     assert "\n" not in str(caught.value)
@@ -120,7 +127,7 @@ def test_weights_that_are_no_numbers_are_named_before_saving_and_on_loading(
 def test_a_pickle_that_is_called_a_checkpoint_is_not_run(tmp_path: Path) -> None:
     file, mark = tmp_path / "model.safetensors", tmp_path / "ran"
     file.write_bytes(pickle.dumps(Evil(mark)))
-    with pytest.raises(DtmlError, match="is no checkpoint"):
+    with pytest.raises(DtmlError, match="not a dtml checkpoint"):
         load_ensemble(file, market="made", sha=sha256(file))
     assert not mark.exists()
 
@@ -129,7 +136,7 @@ def test_a_pickle_that_is_called_a_checkpoint_is_not_run(tmp_path: Path) -> None
 def test_weights_of_other_shapes_are_one_line(weights: dict[str, torch.Tensor]) -> None:
     ensemble = Ensemble("made", ("A",), (0,), ModelConfig(), WindowConfig(), weights)
     with pytest.raises(DtmlError, match=r"weights of made .*not fit") as caught:
-        ensemble.network(0)
+        _model(ensemble, 0, torch.device("cpu"))
     assert "\n" not in str(caught.value)
 
 
@@ -139,8 +146,8 @@ def test_weights_of_other_shapes_are_one_line(weights: dict[str, torch.Tensor]) 
         (b"2024-03-04,AAA,=1+1,2,1,2,3\n", "row 1: open '=1+1' "),
         (b"2024-03-04,AAA,1\0,2,1,2,3\n", r"row 1: open '1\x00' "),
         (b"2024-03-04,AAA,0x10,2,1,2,3\n", "row 1: open '0x10' "),
-        (b'2024-03-04,"AAA,1,2,1,2,3\n', "read as .csv"),
-        (b"2024-03-04," + b"A" * 10_000_000 + b",1,2,1,2,3\n", "read as .csv"),
+        (b'2024-03-04,"AAA,1,2,1,2,3\n', "cannot be read: "),
+        (b"2024-03-04," + b"A" * 10_000_000 + b",1,2,1,2,3\n", "cannot be read: "),
         (b"2024-03-04,AAA," + b"x" * 900_000 + b",2,1,2,3\n", "row 1: open 'xxxx"),
         (b"x" * 900_000 + b",AAA,1,2,1,2,3\n", "row 1: 'xxxx"),
     ],

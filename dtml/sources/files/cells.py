@@ -1,22 +1,22 @@
-"""The cells of a table as it is stored: headers and columns, before anything is known of them."""
+"""The dates and numbers in the cells of a table, as people and programs write them."""
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, time, timedelta
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from functools import lru_cache
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
-import numpy as np
 import pandas as pd
-import pyarrow as pa
-from numpy import ndarray
 
+from dtml.errors import UsageError
 from dtml.markets.definition import EXCEL, UNITS
 
 # A missing number written as text, in lower case.
 BLANK = ("", "na", "n/a", "#n/a", "nan", "null", "none")
 MAGNITUDES = {"K": "e3", "M": "e6", "B": "e9", "T": "e12"}
+MAGNITUDE = re.compile(r"(?<=\d)[KMBT]$")
 DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 THREE_DIGITS = re.compile(r"[+-]?\d{1,3},\d{3}")
 
@@ -34,42 +34,24 @@ class NumberFormat:
     decimal: str = "."
     thousands: str = ""
     signs: str = ""
-    blank: tuple[str, ...] = ()
+    blank: Sequence[str] = ()
 
 
-def is_numeric(kind: pa.DataType) -> bool:
-    """Say whether a column of this type becomes numbers by a cast; one without any value does."""
-    return bool(
-        pa.types.is_integer(kind)
-        or pa.types.is_floating(kind)
-        or pa.types.is_decimal(kind)
-        or pa.types.is_null(kind)
-    )
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Say whether a column of this type holds text."""
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def parsed(
+def numbers_of(
     written: pd.Series, number_format: NumberFormat, *, has_magnitudes: bool = False
 ) -> tuple[pd.Series, pd.Series]:
     """Return texts as numbers, float64, and a flag for each text that is no number.
 
-    A blank and a text that is no number are NaN; only the latter has the flag. `has_magnitudes`
-    says whether 1.2M is 1,200,000.
+    A blank and a text that is no number are NaN. With `has_magnitudes`, 1.2M is 1,200,000.
     """
     texts = written.str.strip()
     if number_format.signs:
         texts = texts.str.lstrip(number_format.signs)
-    is_blank = texts.str.lower().isin([*BLANK, *number_format.blank])
-    texts = texts.where(~is_blank)
+    texts = texts.mask(texts.str.lower().isin([*BLANK, *number_format.blank]))
     if number_format.thousands:
         mark = re.escape(number_format.thousands)
         is_grouped = texts.str.match(rf"[+-]?\d{{1,3}}({mark}\d{{3}})+(?!\d)", na=False)
-        plain = texts.str.replace(number_format.thousands, "", regex=False)
-        texts = texts.where(~is_grouped, plain)
+        texts = texts.mask(is_grouped, texts.str.replace(mark, "", regex=True))
     if number_format.decimal != ".":
         # A point is then no decimal mark: its text must fail below, and not pass as a number.
         texts = texts.mask(texts.str.contains(".", regex=False, na=False), "no number")
@@ -77,10 +59,10 @@ def parsed(
     numbers = pd.to_numeric(texts, errors="coerce").astype("float64")
     is_bad = numbers.isna() & texts.notna()
     if has_magnitudes and is_bad.any():
-        others = texts[is_bad]
-        for letter, power in MAGNITUDES.items():
-            others = others.str.replace(rf"(?<=\d){letter}$", power, regex=True)
-        numbers[is_bad] = pd.to_numeric(others, errors="coerce").astype("float64")
+        powers = texts[is_bad].str.replace(
+            MAGNITUDE, lambda found: MAGNITUDES[found[0]], regex=True
+        )
+        numbers[is_bad] = pd.to_numeric(powers, errors="coerce").astype("float64")
         is_bad = numbers.isna() & texts.notna()
     return numbers, is_bad
 
@@ -108,20 +90,16 @@ def decimal_mark(written: pd.Series) -> str | None:
     """
     texts = written.str.strip()
     has_comma = texts.str.fullmatch(DECIMAL_COMMA, na=False)
-    if not has_comma.any():
-        return "."
-    if texts.str.contains(".", regex=False, na=False).any():
-        return "."  # the comma is then no mark that is known, and its number is refused
-    if texts[has_comma].str.fullmatch(THREE_DIGITS).all():
-        return None
-    return ","
+    has_point = texts.str.contains(".", regex=False, na=False)
+    if has_point.any() or not has_comma.any():
+        return "."  # beside points, a comma is no mark that is known: its number is refused
+    return None if texts[has_comma].str.fullmatch(THREE_DIGITS).all() else ","
 
 
 FIRST_YEAR = 1678  # 64 bits of nanoseconds hold these years
 LAST_YEAR = 2261
 ISO = "ISO 8601"  # instead of a format of strptime, as are `EXCEL` and `UNITS`
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MIDNIGHT = time()
 # Excel counts days from here, and 1900 as a leap year, which it was not: its first 60 days of 1900
 # are a day off and are not read.
 DAY_0_OF_EXCEL = date(1899, 12, 30)
@@ -129,7 +107,7 @@ FIRST_DAY_OF_EXCEL = 61
 DAYS_OF_EXCEL = re.compile(r"\d{2,6}(\.\d*)?")  # a fraction is a time of day
 # Days are taken for Excel's without a word only from 1970 to 2099, with the last in 1990 or later.
 # Days since 1970, and years and days such as 26328, would lie before that.
-SURE_DAYS_OF_EXCEL = (25_569, 73_050)
+SURE_DAYS_OF_EXCEL = range(25_569, 73_051)
 LATE_DAY_OF_EXCEL = 32_874
 # The unit of a number since 1970 by its digits, for any moment since 2001.
 UNIT_OF_DIGITS = {10: "seconds", 13: "milliseconds", 19: "nanoseconds"}
@@ -137,48 +115,32 @@ EMPTY_FRACTION = re.compile(r"(\d+)\.0*")
 BASIC_ISO = 8  # digits: 20260803
 
 
-class AmbiguousDateError(ValueError):
-    """A column of dates that can be read in two ways; the message says which."""
-
-
 def days_of(
-    values: Sequence[object], timezone: str, formats: Sequence[str] = ()
+    values: Sequence[object], timezone: str, formats: Sequence[str], place: Path
 ) -> list[date | None]:
     """Return the date in each cell of a column, None where it is no date.
 
-    A moment with a time zone gets the date that it has in `timezone`, except in a column of
-    midnights (`_of_moments`). A column of dates and moments alone needs no format; any other is
-    read
-
-    - by `formats`, if given: those of strptime, `ISO`, `EXCEL` or one of `UNITS`. Of several, the
-      one that reads all cells counts, or else the one that reads most; AmbiguousDateError is raised
-      where the first two that read all differ;
-    - without formats, as Excel's numbers of days where all can be nothing else, and else as ISO
-      8601.
-
-    A number with an empty fraction, 20260803.0, is a whole number.
+    Texts and numbers are read by `formats`: those of strptime, `ISO`, `EXCEL` or one of `UNITS`. Of
+    several, the one that reads most counts; UsageError is raised where two read all cells, but
+    differently. Without formats, the cells are Excel's days where all can be nothing else, and else
+    ISO 8601.
     """
     cells = [_without_empty_fraction(value) for value in values]
-    if not any(isinstance(cell, str | int | float) for cell in cells):
-        return _read_as(cells, timezone, ISO)
-    if formats:
-        readings = {pattern: _read_as(cells, timezone, pattern) for pattern in formats}
-        filled_cells = sum(value is not None for value in cells)
-        counts = {pattern: len(days) - days.count(None) for pattern, days in readings.items()}
-        reading_all = [pattern for pattern in formats if counts[pattern] == filled_cells]
-        if len(reading_all) > 1:
-            for value, day, other_day in zip(
-                cells, readings[reading_all[0]], readings[reading_all[1]], strict=True
-            ):
-                if day != other_day:
-                    written = value.strip() if isinstance(value, str) else value
-                    raise AmbiguousDateError(f"{written!r} may be {day} or {other_day}")
-        best = max(formats, key=lambda pattern: counts[pattern])
-        return readings[best]
-    return _read_as(cells, timezone, EXCEL if _are_days_of_excel(cells) else ISO)
+    patterns = formats or [EXCEL if _are_days_of_excel(cells) else ISO]
+    readings = [_days([_moment(cell, pattern) for cell in cells], timezone) for pattern in patterns]
+    missing = cells.count(None)
+    reading_all = [days for days in readings if days.count(None) == missing]
+    for cell, *days in zip(cells, *reading_all[:2], strict=True):
+        if len(set(days)) > 1:
+            raise UsageError(
+                f"{place}: {str(cell).strip()!r} may be {days[0]} or {days[1]}: write all dates as "
+                "YYYY-MM-DD, or say in the market's file how they are written, such as [columns] "
+                'date_format = "%d/%m/%Y"'
+            )
+    return min(readings, key=lambda days: days.count(None))
 
 
-def fault_of(value: object, shown: str, formats: Sequence[str] = ()) -> str:
+def fault_of(value: object, shown: str, formats: Sequence[str]) -> str:
     """Return what is wrong with a cell that is no date, and what the user can do.
 
     `shown` is its value as errors show it; `formats` are those by which the column was read.
@@ -186,8 +148,9 @@ def fault_of(value: object, shown: str, formats: Sequence[str] = ()) -> str:
     if value is None or not str(value).strip():
         return "the date is missing; write it as in the other rows, or delete the row"
     is_stated = bool(formats) and ISO not in formats  # the one format of the market's file
-    day = _date_of_any_year(value, formats[0] if is_stated else ISO)
-    if day is not None and _in_range(day) is None:
+    cell = _without_empty_fraction(value)
+    day = _moment(cell, formats[0] if is_stated else ISO)
+    if day is not None and not FIRST_YEAR <= day.year <= LAST_YEAR:
         return f"{shown} is not a date of the years {FIRST_YEAR} to {LAST_YEAR}; correct it"
     if is_stated:
         return (
@@ -199,131 +162,70 @@ def fault_of(value: object, shown: str, formats: Sequence[str] = ()) -> str:
             f"{shown} is not written like most dates of the file; write it as those are, or "
             "write all as YYYY-MM-DD"
         )
+    text = str(cell).strip()
+    example = UNIT_OF_DIGITS.get(len(text), "%d.%m.%Y") if text.isdigit() else "%d.%m.%Y"
+    if DAYS_OF_EXCEL.fullmatch(text):
+        example = EXCEL
     return (
         f"{shown} is not a date; if only this row is wrong, correct or delete it; if not, write "
         "all dates of the file as YYYY-MM-DD, or say in the market's file how they are written, "
-        f'such as [columns] date_format = "{_example_for(value)}"'
+        f'such as [columns] date_format = "{example}"'
     )
 
 
-def _date_of_any_year(value: object, pattern: str) -> date | None:
-    """Return the date in a cell even if its year is out of range; None if the cell is no date."""
-    if pattern == ISO:
-        return _moment(_without_empty_fraction(value))
+@lru_cache(maxsize=100_000, typed=True)  # the files of a folder share their dates
+def _moment(cell: object, pattern: str) -> date | None:
+    """Return the date or the moment in a cell by one format, of any year; None for no date."""
+    if cell is None or isinstance(cell, date):
+        return cell
+    text = str(cell).strip()
     try:
-        return datetime.strptime(str(value).strip(), pattern)  # noqa: DTZ007 - a date
-    except ValueError:
+        if pattern == ISO:
+            is_other_number = text.isdigit() and len(text) != BASIC_ISO
+            return None if is_other_number else datetime.fromisoformat(text)
+        if pattern == EXCEL:
+            days = int(text.partition(".")[0]) if DAYS_OF_EXCEL.fullmatch(text) else 0
+            is_known = days >= FIRST_DAY_OF_EXCEL
+            return DAY_0_OF_EXCEL + timedelta(days=days) if is_known else None
+        if pattern in UNITS:
+            microseconds = int(text) * UNITS[pattern] // 1000
+            return EPOCH + timedelta(microseconds=microseconds)
+        return datetime.strptime(text, pattern)  # noqa: DTZ007 - a date
+    except (ValueError, OverflowError):
         return None
 
 
-def _example_for(value: object) -> str:
-    text = str(_without_empty_fraction(value)).strip()
-    if DAYS_OF_EXCEL.fullmatch(text):
-        return EXCEL
-    digits = len(text) if text.isdigit() else 0
-    return UNIT_OF_DIGITS.get(digits, "%d.%m.%Y")
+def _days(moments: Sequence[date | None], timezone: str) -> list[date | None]:
+    """Return the date of each date or moment; None for a year that 64 bits do not hold.
 
-
-def _read_as(values: Sequence[object], timezone: str, pattern: str) -> list[date | None]:
-    """Return the dates in the cells by one format, None where it does not read a cell."""
-    if pattern == ISO:
-        return _of_moments([_moment(value) for value in values], timezone)
-    if pattern in UNITS:
-        return _of_moments([_since_1970(value, UNITS[pattern]) for value in values], timezone)
-    if pattern == EXCEL:
-        return [_day_of_excel(value) for value in values]
-    return [None if value is None else _parsed(str(value).strip(), pattern) for value in values]
-
-
-def _of_moments(moments: Sequence[date | None], timezone: str) -> list[date | None]:
-    """Return the date of each date or moment; None for a missing one and for a year out of range.
-
-    A moment without a time zone has the date that is written. One with a time zone has the date of
-    that instant in `timezone`, unless all moments with a time zone are midnights, in UTC or as they
-    are written. The column then holds dates, which some sources write as midnights of a zone that
-    is not the exchange's.
+    A moment with a time zone has its date in `timezone`, unless all are midnights, in UTC or as
+    they are written: the column then holds dates, which some sources write as midnights of a zone
+    that is not the exchange's.
     """
-    instants = [
-        moment for moment in moments if isinstance(moment, datetime) and moment.tzinfo is not None
+    known = [
+        moment if moment is not None and FIRST_YEAR <= moment.year <= LAST_YEAR else None
+        for moment in moments
     ]
-    # Both are true where all are midnights of UTC that are written in UTC; the date is then the
-    # same in both ways.
-    holds_dates_of_utc = all(instant.astimezone(UTC).time() == MIDNIGHT for instant in instants)
-    holds_dates_as_written = all(instant.time() == MIDNIGHT for instant in instants)
+    instants = [
+        moment for moment in known if isinstance(moment, datetime) and moment.tzinfo is not None
+    ]
+    zone: tzinfo | None = ZoneInfo(timezone)
+    if all(instant.astimezone(UTC).time() == time() for instant in instants):
+        zone = UTC
+    elif all(instant.time() == time() for instant in instants):
+        zone = None  # the date that is written
     days: list[date | None] = []
-    for moment in moments:
+    for moment in known:
         day = moment
         if isinstance(moment, datetime):
-            if moment.tzinfo is None or (holds_dates_as_written and not holds_dates_of_utc):
-                day = moment.date()
-            elif holds_dates_of_utc:
-                day = moment.astimezone(UTC).date()
-            else:
-                day = moment.astimezone(ZoneInfo(timezone)).date()
-        days.append(_in_range(day))
+            is_converted = zone is not None and moment.tzinfo is not None
+            day = (moment.astimezone(zone) if is_converted else moment).date()
+        days.append(day)
     return days
 
 
-def _moment(value: object) -> date | None:
-    """Return the date or the moment in a cell, or None."""
-    if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
-        text = str(value).strip()
-        if text.isdigit() and len(text) != BASIC_ISO:
-            return None
-        try:
-            return datetime.fromisoformat(text)
-        except ValueError:
-            return None
-    return value if isinstance(value, date) else None
-
-
-def _since_1970(value: object, nanoseconds: int) -> datetime | None:
-    """Return the moment of a number of units since 1970, None for any other value.
-
-    `nanoseconds` are those of a unit.
-    """
-    text = str(value).strip()
-    longest = 19  # digits of the largest number of nanoseconds in 64 bits
-    if not text.isascii() or not text.isdigit() or len(text) > longest:
-        return None
-    try:
-        return EPOCH + timedelta(microseconds=int(text) * nanoseconds // 1000)
-    except OverflowError:
-        return None
-
-
-def _day_of_excel(value: object) -> date | None:
-    """Return the day of a number as Excel stores dates, None for any other value."""
-    text = str(value).strip()
-    if isinstance(value, bool) or not DAYS_OF_EXCEL.fullmatch(text):
-        return None
-    days = int(text.partition(".")[0])
-    if days < FIRST_DAY_OF_EXCEL:
-        return None
-    return _in_range(DAY_0_OF_EXCEL + timedelta(days=days))
-
-
-def _are_days_of_excel(values: Sequence[object]) -> bool:
-    texts = [str(value).strip() for value in values if value is not None]
-    filled = [text for text in texts if text]
-    longest = 5  # digits
-    if not filled or not all(len(text) == longest and text.isdigit() for text in filled):
-        return False
-    days = [int(text) for text in filled]
-    first_sure, last_sure = SURE_DAYS_OF_EXCEL
-    return first_sure <= min(days) and LATE_DAY_OF_EXCEL <= max(days) <= last_sure
-
-
-@lru_cache(maxsize=100_000)  # the files of a folder share their dates
-def _parsed(text: str, pattern: str) -> date | None:
-    try:
-        return _in_range(datetime.strptime(text, pattern).date())  # noqa: DTZ007 - a date
-    except ValueError:
-        return None
-
-
 def _without_empty_fraction(value: object) -> object:
-    """Return a cell with a whole number for one such as 20260803.0, as spreadsheets leave them."""
+    """Return a whole number for one such as 20260803.0, as spreadsheets leave them."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, str):
@@ -332,82 +234,12 @@ def _without_empty_fraction(value: object) -> object:
     return value
 
 
-def _in_range(day: date | None) -> date | None:
-    """Return a date, or None for one that 64 bits of nanoseconds do not hold."""
-    if day is None or not FIRST_YEAR <= day.year <= LAST_YEAR:
-        return None
-    return day
-
-
-@dataclass(frozen=True)
-class Cells:
-    """Hold the headers of a table and a way to read its columns.
-
-    - header: the names of the columns as they are written;
-    - rows: the number of rows below the header;
-    - read: returns a column by its position, [rows]; parquet is read a column at a time;
-    - separator: what separates the fields of a text; empty for parquet;
-    - row_in_file: the row of the file, from 0, of each row here; None unless it was reshaped;
-    """
-
-    header: Sequence[str]
-    rows: int
-    read: Callable[[int], pa.ChunkedArray]
-    separator: str = ""
-    row_in_file: ndarray | None = field(default=None, compare=False)
-
-    @classmethod
-    def of_table(
-        cls,
-        header: Sequence[str],
-        table: pa.Table,
-        *,
-        separator: str = "",
-        row_in_file: ndarray | None = None,
-    ) -> "Cells":
-        """Return the cells of an Arrow table, whose columns get the names of `header`."""
-        return cls(
-            header=header,
-            rows=table.num_rows,
-            read=table.column,
-            separator=separator,
-            row_in_file=row_in_file,
-        )
-
-    def row_number(self, row: int) -> int:
-        """Return the number by which people find a row: the first below the header is 1."""
-        if self.row_in_file is None:
-            return int(row) + 1
-        return int(self.row_in_file[row]) + 1
-
-    def rows_at(self, position: int, rows: ndarray) -> pa.ChunkedArray:
-        """Return some rows of a column."""
-        return self.read(position).take(pa.array(rows))
-
-    def distinct(self, position: int) -> tuple[list[object], ndarray]:
-        """Return the distinct values of a column, then None, and the position of each row's value.
-
-        Arrow's missing values are at the position of None.
-        """
-        encoded = plain(self.read(position)).combine_chunks().dictionary_encode()
-        values: list[object] = encoded.dictionary.to_pylist()
-        codes: ndarray = encoded.indices.fill_null(len(values)).to_numpy()
-        return [*values, None], codes
-
-
-def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column whose values are stored one by one."""
-    if pa.types.is_dictionary(column.type):
-        return column.cast(column.type.value_type)
-    return column
-
-
-def no_rows(columns: int) -> pa.Table:
-    """Return a table of so many text columns without a row."""
-    names = [str(position) for position in range(columns)]
-    return pa.table({name: pa.array([], pa.string()) for name in names})
-
-
-def all_rows(cells: Cells) -> ndarray:
-    """Return the positions of all rows."""
-    return np.arange(cells.rows)
+def _are_days_of_excel(cells: Sequence[object]) -> bool:
+    texts = [str(cell).strip() for cell in cells if cell is not None]
+    # The range has only numbers of five digits.
+    days = [int(text) if re.fullmatch(r"[0-9]{5}", text) else 0 for text in texts if text]
+    return (
+        bool(days)
+        and max(days) >= LATE_DAY_OF_EXCEL
+        and all(day in SURE_DAYS_OF_EXCEL for day in days)
+    )

@@ -1,522 +1,410 @@
-"""One table of prices: its rows as bars, its dates and its symbols."""
+"""The table in a container, whatever it is: Parquet, a workbook, or a text with any separator,
+encoding and line ends.
+"""
 
-from collections.abc import Collection, Mapping
+import codecs
+import csv
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date
-from functools import cached_property
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
 import pyarrow.parquet
 from numpy import ndarray
 
-from dtml.errors import UsageError
 from dtml.markets.definition import Columns
-from dtml.prices.bars import BAR_COLUMNS
-from dtml.sources.files.cells import (
-    ISO,
-    AmbiguousDateError,
-    Cells,
-    NumberFormat,
-    advice_on,
-    all_rows,
-    days_of,
-    decimal_mark,
-    fault_of,
-    is_numeric,
-    is_text,
-    parsed,
-    plain,
+from dtml.sources.files.cells import BLANK
+from dtml.sources.files.containers import (
+    OPENERS,
+    ZIP,
+    AdvisedError,
+    Container,
+    csv_of_workbook,
+    require_room,
 )
-from dtml.sources.files.containers import PARQUET, ZIP, Container, csv_of_workbook, require_room
-from dtml.sources.files.layouts import (
-    BESIDES_CLOSE,
-    NAMES,
-    UNNAMED,
-    Dialect,
-    Layout,
-    dialect,
-    header_key,
-    is_wide,
-    layout_of,
-    other_names,
-    require,
-    shown,
-)
-from dtml.sources.files.text import pairs_of_parquet, read_text, reshaped_parquet, reshaped_wide
+from dtml.sources.files.dialects import NAMES, dialects, header_key
 
-PER_SHARE = ("open", "high", "low", "close", "adj_close", "dividend")
-DIGITS = 4  # after the point of a volume that was multiplied; further ones are rounding alone
+PARQUET = b"PAR1"
 
 
 @dataclass(frozen=True)
-class TableFile:
-    """One table of prices.
+class Table:
+    """Hold the headers of a table and a way to read its columns.
 
-    - timezone: the exchange's, in which instants become dates;
-    - stated: what the market's file says of its layout;
-    - is_stated_optional: whether a file that does not fit it is read without it;
-    - zero_filled: the market's symbols of digits by what is left of them without leading zeros.
+    - header: the names of the columns as they are written;
+    - rows: the number of rows below the header;
+    - read: returns a column by its position, [rows]; parquet is read a column at a time;
+    - separator: what separates the fields of a text; empty for parquet;
+    - row_in_file: the row of the file, from 0, of each row here; None unless it was reshaped.
     """
 
     container: Container
-    timezone: str
-    stated: Columns = field(default_factory=Columns)
-    is_stated_optional: bool = False
-    zero_filled: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def path(self) -> Path:
-        """Return the path that errors name."""
-        return self.container.place
-
-    @property
-    def stem(self) -> str:
-        """Return the symbol in the name of the file."""
-        known = self.layout.dialect
-        stem = self.container.stem
-        if known is None:
-            return stem
-        stem = stem.removesuffix(known.file_suffix)
-        for prefix in known.file_prefixes:
-            if stem.startswith(prefix):
-                return stem.removeprefix(prefix)
-        return stem
-
-    @property
-    def partitions(self) -> dict[str, str | None]:
-        """Return the symbol and the date that folders named key=value give to all rows, by header.
-
-        The header is our own, or the one that the market's file names.
-        """
-        stated = {header_key(name) for name in self.stated.headers.values()}
-        known = {**other_names(), **NAMES}
-        ours = {"symbol": "symbol", "session": "date"}
-        found = {}
-        for key, value in self.container.partitions.items():
-            if header_key(key) in stated:
-                found[key] = value
-            elif known.get(header_key(key)) in ours:
-                found[ours[known[header_key(key)]]] = value
-        return found
-
-    @property
-    def has_symbols(self) -> bool:
-        """Say whether the file has a column of symbols."""
-        return "symbol" in self.layout.columns
-
-    @property
-    def layout(self) -> Layout:
-        """Return what the columns mean."""
-        return self._table[1]
-
-    def require_prices(self, *, with_symbol: bool) -> None:
-        """Raise UsageError for a table that cannot be read, or lacks dates, closes or any row.
-
-        `with_symbol` says whether it must have a column of symbols too.
-        """
-        self._require("session", "close", *(["symbol"] if with_symbol else []))
-        self._require_rows()
-
-    def rows(
-        self, first: date, last: date, *, with_symbol: bool, only: Collection[str] | None = None
-    ) -> pd.DataFrame:
-        """Return the rows of `first` to `last`, both included, in the order of the file.
-
-        `with_symbol` says whether the column `symbol` is required and read; with `only`, rows of
-        other symbols are left out. The other columns are those of `BAR_COLUMNS` that the file has
-        or `_converted` adds: session datetime64[ns], numbers float64, NaN where the file has none.
-        """
-        self._require("session", "close", *(["symbol"] if with_symbol else []))
-        sessions = self.sessions
-        is_inside = (sessions >= np.datetime64(first)) & (sessions <= np.datetime64(last))
-        row_positions = np.flatnonzero(is_inside)
-        columns: dict[str, pd.Series] = {}
-        if with_symbol:
-            symbols = self._symbols(row_positions)
-            if only is not None:
-                is_wanted = symbols.isin(only).to_numpy()
-                if not is_wanted.all():
-                    symbols = symbols[is_wanted].reset_index(drop=True)
-                    row_positions = row_positions[is_wanted]
-            columns["symbol"] = symbols
-        for name in BAR_COLUMNS[2:]:  # one at a time: a file may be large
-            if name in self.layout.columns:
-                columns[name] = self._numbers(name, row_positions)
-        rows = pd.DataFrame({"session": sessions[row_positions], **columns}, copy=False)
-        return self._converted(rows, row_positions)
-
-    def symbols(self) -> list[str]:
-        """Return the distinct symbols, sorted; none when the file has no column of them."""
-        if not self.has_symbols:
-            return []
-        self._require_rows()
-        return sorted(self._symbols(np.arange(self._cells.rows)).unique())
-
-    def restored_symbols(self) -> dict[str, str]:
-        """Return the symbols that have lost leading zeros, each with the market's symbol for it."""
-        if not self.has_symbols or not self.zero_filled:
-            return {}
-        values, _ = self._cells.distinct(self.layout.columns["symbol"])
-        written = sorted({str(value).strip() for value in values if value is not None})
-        return {name: self._restored(name) for name in written if self._restored(name) != name}
-
-    def last_session(self) -> date:
-        """Return the latest date of the file."""
-        return pd.Timestamp(self.sessions.max()).date()
-
-    def symbol_of(self, row: int) -> str:
-        """Return the symbol of a row, by its position."""
-        return str(self._symbols(np.array([row])).iloc[0])
+    header: Sequence[str]
+    rows: int
+    read: Callable[[int], pa.ChunkedArray]
+    separator: str = ""
+    row_in_file: ndarray | None = field(default=None, compare=False)
 
     def row_number(self, row: int) -> int:
-        """Return the number of a row in the file: the first below the header is 1."""
-        return self._cells.row_number(row)
+        """Return the number by which people find a row: the first below the header is 1."""
+        return int(row if self.row_in_file is None else self.row_in_file[row]) + 1
 
-    @cached_property
-    def sessions(self) -> ndarray:
-        """Return the date of every row as datetime64[ns]; each distinct value is parsed once.
+    def position(self, *headers: str) -> int | None:
+        """Return the position of the first of these headers that the table has."""
+        keys = [header_key(name) for name in self.header]
+        return next((keys.index(header) for header in headers if header in keys), None)
 
-        Raises UsageError for the first row without a date, for dates with two readings, and for a
-        file without a column of dates or without rows.
-        """
-        self._require("session")
-        self._require_rows()
+    def column(self, position: int, rows: ndarray | None = None) -> pa.ChunkedArray:
+        """Return a column, or some rows of it; raise UsageError where it cannot be read."""
         with self.container.readable():
-            values, codes = self._cells.distinct(self.layout.columns["session"])
-        try:
-            days = days_of(values, self.timezone, self.layout.dates)
-        except AmbiguousDateError as error:
-            raise UsageError(
-                f"{self.path}: {error}: write all dates as YYYY-MM-DD, or say in the market's "
-                'file how they are written, such as [columns] date_format = "%d/%m/%Y"'
-            ) from error
-        is_bad = np.array([day is None for day in days])
-        bad_rows = np.flatnonzero(is_bad[codes])
-        if len(bad_rows):
-            row = bad_rows[0]
-            value = values[codes[row]]
-            fault = fault_of(value, shown(value), self.layout.dates)
-            raise UsageError(f"{self.path}: data row {self.row_number(row)}: {fault}")
-        dates: ndarray = np.array(days, dtype="datetime64[ns]")[codes]
-        return dates
+            column = self.read(position)
+            if pa.types.is_dictionary(column.type):
+                column = column.cast(column.type.value_type)
+            return column if rows is None else column.take(pa.array(rows))
 
-    @property
-    def _cells(self) -> Cells:
-        return self._table[0]
+    def distinct(self, position: int) -> tuple[list[object], ndarray]:
+        """Return the distinct values of a column, then None, and the position of each row's value.
 
-    @cached_property
-    def _table(self) -> tuple[Cells, Layout]:
-        """Return the cells of the file, and what its columns mean.
-
-        Two kinds of table come back with a row for each stock and date, and with a dialect that
-        follows from their shape instead of their headers: those with two names for each column, a
-        field and a ticker (`yfinance`), and those with a column of closes for each stock (`wide`).
-        In any other table, a column without a name may be that of the dates (`_dates_position`).
+        Arrow's missing values are at the position of None.
         """
-        # An index's own file may be in another layout than the prices: then it fits only without
-        # [columns].
-        unstated = Columns()
-        is_optional = self.is_stated_optional and self.stated != unstated
-        if not is_optional or self._is_read_by(self.stated):
-            stated = self.stated
-        else:
-            # Errors of a file that fits neither way are those of the layout that is stated.
-            stated = unstated if self._is_read_by(unstated) else self.stated
-        cells = self._with_partitions(self._stored(stated))
-        dialect_of_shape: Dialect | None = None
-        if cells.row_in_file is not None:  # `_stored` found two names for each column
-            dialect_of_shape = dialect("yfinance")
-        layout = layout_of(cells.header, stated, self.path)
-        dates = _dates_position(layout, cells)
-        if "close" not in layout.columns and is_wide(cells.header, dates):
-            assert dates is not None  # `is_wide` is false without dates
-            dialect_of_shape = dialect("wide")
-            with self.container.readable():
-                cells = reshaped_wide(cells, dates)
-            # Without the headers that the market's file names: those were of the wide table.
-            layout = layout_of(cells.header, replace(stated, headers={}), self.path)
-        elif dates is not None and "session" not in layout.columns:
-            layout = replace(layout, columns={**layout.columns, "session": dates})
-        if dialect_of_shape is not None:
-            layout = replace(layout, dialect=dialect_of_shape)
-        return cells, self._with_decimal_mark(layout, cells)
+        column = self.column(position)
+        with self.container.readable():
+            encoded = column.combine_chunks().dictionary_encode()
+            values: list[object] = encoded.dictionary.to_pylist()
+        codes: ndarray = encoded.indices.fill_null(len(values)).to_numpy()
+        return [*values, None], codes
 
-    def _with_partitions(self, cells: Cells) -> Cells:
-        """Return the cells with a column for each of `partitions` that the file itself lacks."""
-        keys = {header_key(name) for name in cells.header}
-        added = {
-            name: value for name, value in self.partitions.items() if header_key(name) not in keys
-        }
-        values = list(added.values())
+    def with_constants(self, constants: Mapping[str, str | None]) -> "Table":
+        """Return the table with a column of one value for each header that it lacks."""
+        added = {name: value for name, value in constants.items() if self.position(name) is None}
+        header = [*self.header, *added]
 
         def read(position: int) -> pa.ChunkedArray:
-            if position < len(cells.header):
-                return cells.read(position)
-            value = pa.scalar(values[position - len(cells.header)], pa.string())
-            return pa.chunked_array([pa.repeat(value, cells.rows)])
+            if position < len(self.header):
+                return self.read(position)
+            value = pa.scalar(added[header[position]], pa.string())
+            return pa.chunked_array([pa.repeat(value, self.rows)])
 
-        return replace(cells, header=[*cells.header, *added], read=read) if added else cells
-
-    def _is_read_by(self, stated: Columns) -> bool:
-        table = replace(self, stated=stated, is_stated_optional=False)
-        try:
-            table.require_prices(with_symbol=False)
-            rows = all_rows(table._cells)
-            # Always equal: both have all rows, and are read for the errors that they raise.
-            return len(table.sessions) == len(table._numbers("close", rows))
-        except UsageError:
-            return False
-
-    def _stored(self, stated: Columns) -> Cells:
-        """Return the cells of the table as it is stored.
-
-        If each column has two names, a field and a ticker (as yfinance and pandas write them),
-        `_parquet` and `read_text` return a row for each date and ticker.
-        """
-        if self.container.is_plain_parquet():
-            return self._parquet(self.container.file)
-        content = self.container.content()
-        with self.container.readable():
-            if content.startswith(PARQUET):
-                return self._parquet(pa.BufferReader(content))
-            if content.startswith(ZIP):  # a workbook, which `content` leaves packed
-                content = csv_of_workbook(content)
-                # The CSV is made here, in UTF-8 with commas, whatever the market's file states.
-                stated = replace(stated, encoding=None, separator=",")
-            elif ".parquet" in self.container.place.name.lower():
-                raise ValueError("it does not begin as a parquet file")
-            return read_text(content, stated)
-
-    def _parquet(self, file: Path | pa.BufferReader) -> Cells:
-        """Return a parquet file's cells: by column when needed, all now if columns are pairs."""
-
-        def read(position: int) -> pa.ChunkedArray:
-            pa.default_memory_pool().release_unused()  # Arrow keeps the memory of earlier columns
-            with self.container.readable(), pyarrow.parquet.ParquetFile(file) as opened:
-                name = opened.schema_arrow.names[position]
-                return opened.read(columns=[name]).column(0)
-
-        with self.container.readable():
-            with pyarrow.parquet.ParquetFile(file) as opened:
-                names: list[str] = opened.schema_arrow.names
-                rows = opened.metadata.num_rows
-                # A value that is repeated takes next to nothing in the file, but 8 bytes in memory.
-                require_room(8 * rows * len(names))
-            cells = Cells(header=names, rows=rows, read=read)
-            return reshaped_parquet(cells) if pairs_of_parquet(names) else cells
-
-    def _with_decimal_mark(self, layout: Layout, cells: Cells) -> Layout:
-        """Return a layout with the decimal mark, a point or a comma, that the file's closes show.
-
-        The layout's own mark stays if the market's file states it, if there are no closes, and for
-        parquet and texts with commas between fields. Raises UsageError if a comma may be either.
-        """
-        is_undecided = cells.separator not in ("", ",") and not layout.has_decimal
-        if not is_undecided or "close" not in layout.columns:
-            return layout
-        written = cells.read(layout.columns["close"]).to_pandas().astype(str)
-        mark = decimal_mark(written)
-        if mark is None:
-            raise UsageError(
-                f"{self.path}: the comma in its closes may be a decimal mark or a thousands mark: "
-                "write all numbers with a decimal point and no comma, or say in the market's file "
-                '[columns] decimal = ",", or decimal = "." and thousands = ","'
-            )
-        return replace(layout, numbers=replace(layout.numbers, decimal=mark))
-
-    def _require(self, *fields: str) -> None:
-        require(self.layout, self.path, *fields)
-
-    def _require_rows(self) -> None:
-        if self._cells.rows == 0:
-            raise UsageError(
-                f"{self.path}: the file has no rows with values: download it again, or leave it out"
-            )
-
-    def _symbols(self, row_positions: ndarray) -> pd.Series:
-        """Return the symbols of some rows as text, as they are written but for blanks around them.
-
-        One that has lost its leading zeros becomes the market's symbol (`zero_filled`). Raises
-        UsageError for a column of another type than text, unless it holds numbers that are all
-        symbols of the market, and for a row without a symbol.
-        """
-        column_position = self.layout.columns["symbol"]
-        with self.container.readable():
-            column = plain(self._cells.rows_at(column_position, row_positions))
-        if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
-            column = self._symbols_of_numbers(column)
-        if not is_text(column.type):
-            raise UsageError(
-                f"{self.path}: symbols must be text, but column "
-                f"{self.layout.header_of('symbol')!r} has type {column.type}: write them as text, "
-                "because numbers lose leading zeros; whole numbers are read only if the market's "
-                "file lists all of them"
-            )
-        encoded = column.combine_chunks().dictionary_encode()  # few are distinct
-        distinct = [*encoded.dictionary.to_pylist(), ""]  # the last one stands for missing symbols
-        stripped = [symbol.strip() for symbol in distinct]
-        names = pd.Series([self._restored(name) for name in stripped], dtype=str)
-        codes = encoded.indices.fill_null(len(names) - 1).to_numpy()
-        blank_rows = np.flatnonzero((names == "").to_numpy()[codes])
-        if len(blank_rows):
-            number = self.row_number(row_positions[blank_rows[0]])
-            raise UsageError(
-                f"{self.path}: data row {number} has no symbol in column "
-                f"{self.layout.header_of('symbol')!r}: write the stock's symbol, or delete the row"
-            )
-        return names.take(codes).reset_index(drop=True)
-
-    def _symbols_of_numbers(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Return whole numbers as text if the market lists all as symbols, else the numbers.
-
-        Floats are whole numbers that were read in a column with a gap. A missing value stays.
-        """
-        try:
-            written = column.cast(pa.int64()).cast(pa.string())
-        except pa.ArrowInvalid:  # a fraction
-            return column
-        known = {*self.zero_filled, None}
-        return column if set(written.unique().to_pylist()) - known else written
-
-    def _restored(self, symbol: str) -> str:
-        """Return the market's symbol for one that was read as a number, such as 5930 or 5930.0."""
-        return self.zero_filled.get(symbol.removesuffix(".0"), symbol)
-
-    def _numbers(self, name: str, row_positions: ndarray) -> pd.Series:
-        """Return a column of some rows as float64; text is parsed as a number, blanks are NaN.
-
-        Raises UsageError for a text that is no number, and for a column of another type.
-        """
-        with self.container.readable():
-            column = plain(self._cells.rows_at(self.layout.columns[name], row_positions))
-        header = self.layout.header_of(name)
-        if is_numeric(column.type):
-            return pd.Series(column.cast(pa.float64(), safe=False).to_numpy())
-        # Booleans become the texts "true" and "false", so that the error names their first row.
-        if not is_text(column.type) and not pa.types.is_boolean(column.type):
-            raise UsageError(
-                f"{self.path}: column {header!r} holds {column.type}, not numbers: write numbers "
-                "there; adjusted closes, volumes, dividends and splits may be left out instead"
-            )
-        written = pd.Series(column.cast(pa.string()).to_pandas(), dtype=str)
-        number_format = self.layout.numbers
-        # A volume may be written as 1.2M.
-        numbers, is_bad = parsed(written, number_format, has_magnitudes=name == "volume")
-        bad_rows = np.flatnonzero(is_bad)
-        if len(bad_rows):
-            number = self.row_number(row_positions[bad_rows[0]])
-            text = written.iloc[bad_rows[0]].strip()
-            raise UsageError(
-                f"{self.path}: data row {number}: {header} {shown(text)} is not a number"
-                f"{advice_on(text, number_format)}"
-            )
-        return numbers
-
-    def _converted(self, rows: pd.DataFrame, row_positions: ndarray) -> pd.DataFrame:
-        """Return the rows in the units of bars, and with the columns that the file leaves out.
-
-        Volumes become shares. By the entries of the file's dialect, prices lose their sign
-        (`absolute`), are divided by a column (`divisor`), and columns are added as copies of others
-        (`copies`). Where there are closes alone, they become open, high and low too.
-        `row_positions` are those of the rows in the table. The frame is changed in place. Raises
-        UsageError for rows that are no daily bars of one stock by the dialect's entries.
-        """
-        if self.layout.volume_unit != 1 and "volume" in rows:
-            rows["volume"] = (rows["volume"] * self.layout.volume_unit).round(DIGITS)
-        known = self.layout.dialect
-        if known is not None:
-            self._refuse_other_rows(known, row_positions)
-            if known.absolute:
-                for name in set(PER_SHARE).intersection(rows):  # 0 stands for no price there
-                    rows[name] = rows[name].abs().where(rows[name] != 0)
-            if known.divisor is not None:
-                self._adjust(known, rows, row_positions)
-            for name, original in known.copies.items():
-                if name not in rows:
-                    rows[name] = rows[original]
-        if self.layout.has_closes_alone:
-            # A bar needs all four prices. The remark on the files says that these are copies, and
-            # it shows in the data: no holding period is measured from opens that are all the close.
-            for name in BESIDES_CLOSE:
-                rows[name] = rows["close"]
-        return rows
-
-    def _adjust(self, known: Dialect, rows: pd.DataFrame, row_positions: ndarray) -> None:
-        """Divide prices by the column `divisor`, and multiply volumes by one of `volume_factor`."""
-        divisor = self._factors(row_positions, known.divisor or "")
-        for name in set(PER_SHARE).intersection(rows):
-            rows[name] = rows[name] / divisor
-        if "volume" in rows and known.volume_factor:
-            factor = self._factors(row_positions, *known.volume_factor)
-            rows["volume"] = (rows["volume"] * factor).round(DIGITS)
-
-    def _factors(self, row_positions: ndarray, *headers: str) -> pd.Series:
-        """Return the factors of rows from the first of these columns, NaN where not above 0."""
-        position = self.layout.position(*headers)
-        assert position is not None
-        with self.container.readable():
-            column = plain(self._cells.rows_at(position, row_positions))
-            texts = pd.Series(column.cast(pa.string()).to_pandas(), dtype=str)
-            factors, _ = parsed(texts, NumberFormat())
-        return factors.where(factors > 0)
-
-    def _refuse_other_rows(self, known: Dialect, row_positions: ndarray) -> None:
-        """Raise UsageError for rows that are no daily bars of one stock, by a dialect's rules.
-
-        These are rows with another value than the dialect's daily bars have, such as bars of
-        minutes, and those of a symbol that stands for two securities.
-        """
-        for header, value in known.only.items():
-            position = self.layout.position(header)
-            if position is None:
-                continue
-            with self.container.readable():
-                column = self._cells.rows_at(position, row_positions)
-                texts = column.cast(pa.string()).to_pandas()
-            # A missing value, which is empty in a text, is taken for the right one.
-            others = np.flatnonzero(texts.fillna("").replace("", value) != value)
-            if len(others):
-                number = self.row_number(row_positions[others[0]])
-                name = self._cells.header[position]
-                raise UsageError(
-                    f"{self.path}: data row {number}: {name} is {shown(texts.iloc[others[0]])}, "
-                    f"but daily bars have {value}: keep only the daily rows"
-                )
-        if known.identity is None or not self.has_symbols:
-            return
-        position = self.layout.position(known.identity)
-        if position is None or position == self.layout.columns["symbol"]:
-            return
-        symbols = self._symbols(np.arange(self._cells.rows))
-        identities = self._cells.read(position).cast(pa.string()).to_pandas()
-        counts = identities.groupby(symbols.to_numpy()).nunique()
-        shared = counts.index[counts > 1]
-        if len(shared):
-            name = self._cells.header[position]
-            raise UsageError(
-                f"{self.path}: {shown(shared[0])} is the symbol of {counts[shared[0]]} different "
-                f"{name}: keep the rows of one, or list the stocks by {name} in the market's file, "
-                f"with [columns] symbol = {name!r}"
-            )
+        return replace(self, header=header, read=read)
 
 
-def _dates_position(layout: Layout, cells: Cells) -> int | None:
-    """Return the position of the column of dates, None where there is none.
+def read_table(container: Container, stated: Columns) -> Table:
+    """Return the table in a container; raise UsageError where it cannot be read.
 
-    It is the one named so, or else a first or last column without a name that begins with a date.
+    `stated` is what the market's file says of the layout. A table with two names for each column, a
+    field and a ticker (as yfinance and pandas write them), gets a row for each date and ticker.
     """
-    if "session" in layout.columns:
-        return layout.columns["session"]
-    for position, name in enumerate(cells.header):
-        is_at_an_end = position in (0, len(cells.header) - 1)
-        if header_key(name) in UNNAMED and is_at_an_end and cells.rows:
-            first = plain(cells.rows_at(position, np.array([0]))).to_pylist()
-            is_date = days_of(first, "UTC", [ISO])[0] is not None
-            # Whole numbers without a name are taken for a count of rows, even one that could be the
-            # date 20260120.
-            if is_date and not isinstance(first[0], int):
-                return position
-    return None
+    with container.readable():
+        if container.begins_with(PARQUET):
+            return _parquet(container, container.place)
+        content = container.content()
+        if content.startswith(PARQUET):
+            return _parquet(container, pa.BufferReader(content))
+        if content.startswith(ZIP):
+            # The CSV is made here, in UTF-8 with commas, whatever the market's file states.
+            stated = replace(stated, encoding=None, separator=",")
+            content = csv_of_workbook(content)
+        elif ".parquet" in container.place.name.lower():
+            raise ValueError("it does not begin as a parquet file")
+        return _text(container, content, stated)
+
+
+# The name of a column that pandas wrote for two names: "('Close', 'AAA')".
+PAIR = re.compile(r"""\((['"])(?P<first>.*)\1, (['"])(?P<second>.+)\3\)""")
+
+
+def _parquet(container: Container, file: Path | pa.BufferReader) -> Table:
+    with pyarrow.parquet.ParquetFile(file) as opened:
+        header: list[str] = opened.schema_arrow.names
+        rows = opened.metadata.num_rows
+    # A value that is repeated takes next to nothing in the file, but 8 bytes in memory.
+    require_room(8 * rows * len(header))
+
+    def read(position: int) -> pa.ChunkedArray:
+        pa.default_memory_pool().release_unused()  # Arrow keeps the memory of earlier columns
+        with pyarrow.parquet.ParquetFile(file) as opened:
+            return opened.read(columns=[header[position]]).column(0)
+
+    table = Table(container, header, rows, read)
+    matches = {position: PAIR.fullmatch(name) for position, name in enumerate(header)}
+    pairs = {place: (found["first"], found["second"]) for place, found in matches.items() if found}
+    if not pairs:
+        return table
+    others = [name for position, name in enumerate(header) if position not in pairs]
+    if not others:
+        raise AdvisedError(
+            "it has columns of fields and tickers, but none of dates: add that column; pandas "
+            "writes it if the dates are the index of the frame"
+        )
+    if len(others) > 1:
+        raise AdvisedError(
+            "beside its columns of prices, such as ('Close', 'AAA'), it may have only one other, "
+            f"the dates, but has {', '.join(others)}: keep the dates and remove the rest of these"
+        )
+    return one_row_per_ticker_and_date(
+        table, _fields_first(pairs, ("", "")), dates=header.index(others[0])
+    )
+
+
+HEADER_ROWS = 3  # fields, tickers, and the name of the dates
+# What a row of fields, and one of tickers, begins with.
+FIELD_LABELS = ("price", "attributes")
+TICKER_LABELS = ("ticker", "tickers", "symbols")
+LABELS = ("", *FIELD_LABELS, *TICKER_LABELS)  # of the first two rows
+DATE_LABELS = ("date", "datetime")
+# Columns of yfinance besides ours.
+OTHER_FIELDS = ("capital_gains", "repaired?")
+
+
+def _fields_first(
+    pairs: Mapping[int, tuple[str, str]], labels: tuple[str, str]
+) -> dict[int, tuple[str, str]]:
+    """Return the two names of each column, by its position, with the field before the ticker.
+
+    The `labels` before the names of a text say which are the fields. Without any, the fields are
+    the names that are all known fields; AdvisedError is raised where this holds for both, as LOW
+    and OPEN are tickers too, or for neither.
+    """
+    first_label, second_label = labels
+    known = {*NAMES, *OTHER_FIELDS}
+    first_are_fields, second_are_fields = (
+        {header_key(pair[place]) for pair in pairs.values()} <= known for place in (0, 1)
+    )
+    if first_label in FIELD_LABELS or second_label in TICKER_LABELS:
+        first_are_fields, second_are_fields = True, False
+    elif second_label in FIELD_LABELS or first_label in TICKER_LABELS:
+        first_are_fields, second_are_fields = False, True
+    if first_are_fields == second_are_fields:
+        raise AdvisedError(
+            "the two names of its columns do not show which is the field and which the ticker: in "
+            "a text, begin the row of the fields with Price and that of the tickers with Ticker; "
+            "else write one row per date and ticker, with the columns date, symbol, open, high, "
+            "low and close"
+        )
+    if first_are_fields:
+        return dict(pairs)
+    return {position: (name, ticker) for position, (ticker, name) in pairs.items()}
+
+
+def one_row_per_ticker_and_date(
+    table: Table, pairs: Mapping[int, tuple[str, str]], *, dates: int
+) -> Table:
+    """Return a row for each ticker and date that has any value, those of one ticker together.
+
+    `pairs` are the field and the ticker of each column by its position, and `dates` is the position
+    of the dates. The result has the columns date, symbol and each field. Raises AdvisedError for
+    two columns of one field and ticker.
+    """
+    positions: dict[str, dict[str, int]] = {}  # by ticker and field
+    for position, (name, ticker) in pairs.items():
+        of_ticker = positions.setdefault(ticker.strip(), {})
+        if name in of_ticker:
+            raise AdvisedError(f"two columns are {name} of {ticker.strip()}: keep one")
+        of_ticker[name] = position
+    days = table.column(dates)
+    parts = []
+    rows_of_parts = []
+    for ticker, of_ticker in positions.items():
+        columns = {name: table.column(position) for name, position in of_ticker.items()}
+        has_value = np.zeros(table.rows, dtype=bool)
+        for column in columns.values():
+            has_value |= ~_is_blank(column)
+        rows = np.flatnonzero(has_value)
+        symbols = pa.repeat(pa.scalar(ticker), len(rows))
+        filled = {name: column.take(pa.array(rows)) for name, column in columns.items()}
+        parts.append(pa.table({"date": days.take(pa.array(rows)), "symbol": symbols, **filled}))
+        rows_of_parts.append(rows)
+    together = pa.concat_tables(parts, promote_options="permissive")
+    return Table(
+        table.container,
+        together.column_names,
+        together.num_rows,
+        together.column,
+        separator=table.separator,
+        row_in_file=np.concatenate(rows_of_parts),
+    )
+
+
+def _is_blank(column: pa.ChunkedArray) -> ndarray:
+    texts = pc.utf8_lower(pc.utf8_trim_whitespace(column.cast(pa.string())))
+    blank: ndarray = pc.is_in(texts, pa.array([*BLANK, None], pa.string())).to_numpy()
+    return blank
+
+
+SEPARATORS = (",", ";", "\t", "|")
+UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+COMMENT = re.compile(rb"^#.*\n?", flags=re.MULTILINE)
+OTHER_FORMATS = {  # by the bytes with which they begin
+    (b"<!doctype html", b"<html", b"<?xml"): (
+        "this is a web page or XML, not a table: download the prices as CSV, Parquet or .xlsx"
+    ),
+    (b"{", b"["): "this is JSON, not a table: save it as CSV or Parquet",
+    tuple(OPENERS): "it is packed within a packed file: unpack it once",
+    (b"\xd0\xcf\x11\xe0",): (
+        "this file is in the old Excel format (.xls): save it as .xlsx or CSV"
+    ),
+}
+OTHER_ENCODING = (
+    "if the text is not UTF-8, save it as UTF-8, or name its encoding in the market's file, such "
+    'as [columns] encoding = "cp1252"'
+)
+
+
+def _text(container: Container, content: bytes, stated: Columns) -> Table:
+    """Return the table in a text, all cells as text: as a number, `005930` would lose its zeros.
+
+    Blank lines, comments and a line such as `sep=;`, which Excel reads, may stand above the header;
+    as many lines as the market's file states in `skip_rows` are skipped first. Comments may stand
+    below it too.
+    """
+    beginning = content[:200].lstrip(b"\xef\xbb\xbf \r\n\t").lower()
+    for marks, words in OTHER_FORMATS.items():
+        if content.startswith(marks) or beginning.startswith(marks):
+            raise AdvisedError(words)
+    text = BytesIO(_in_utf8(content, stated.encoding))
+    for _ in range(stated.skip_rows):
+        text.readline()
+    separator = stated.separator
+    line = ""
+    for content_of_line in text:
+        line = _decoded(content_of_line)
+        if line.startswith("sep=") and len(line) <= len("sep=;"):
+            separator = separator or line.removeprefix("sep=") or ","
+        elif line.strip() and not _is_comment(line, text, separator):
+            break
+    else:
+        if not stated.skip_rows:
+            raise ValueError("the file is empty")
+        raise AdvisedError(
+            f"the file is empty below the {stated.skip_rows} lines that [columns] skip_rows skips: "
+            "correct skip_rows in the market's file, or download the file again"
+        )
+    separator = separator or _separator(line)
+    header = _record(line, separator)
+    rows = COMMENT.sub(b"", text.read())
+    if header_key(header[0]) not in LABELS:
+        return _table_of_rows(container, header, rows, separator)
+    below = BytesIO(rows)
+    tickers, dates = (
+        _record(_decoded(below.readline()), separator) for _ in range(HEADER_ROWS - 1)
+    )
+    labels = (header_key(header[0]), header_key("".join(tickers[:1])))
+    is_of_pairs = (
+        len(header) == len(tickers) == len(dates) > 1
+        and labels[1] in LABELS
+        and header_key(dates[0]) in DATE_LABELS
+        and not any(dates[1:])
+    )
+    if not is_of_pairs:
+        return _table_of_rows(container, header, rows, separator)
+    table = _table_of_rows(container, header, below.read(), separator)
+    pairs = dict(enumerate(zip(header[1:], tickers[1:], strict=True), start=1))
+    return one_row_per_ticker_and_date(table, _fields_first(pairs, labels), dates=0)
+
+
+def _in_utf8(content: bytes, encoding: str | None) -> bytes:
+    """Return a text in UTF-8 without a byte order mark.
+
+    Its encoding is the first of these that applies: the one stated, that of its byte order mark,
+    UTF-8, or the one in which its first line is the header of a dialect.
+    """
+    if encoding is not None:
+        try:
+            return content.decode(encoding).removeprefix("\ufeff").encode()
+        except UnicodeDecodeError as error:
+            raise AdvisedError(
+                f"{error}; correct or delete [columns] encoding in the market's file"
+            ) from error
+    if content.startswith(UTF16):
+        return content.decode("utf-16").encode()
+    # Only the header is tried. Bytes below it that are not UTF-8 are an error of Arrow's.
+    first_line = BytesIO(content).readline()
+    try:
+        _decoded(first_line)
+    except AdvisedError:
+        for dialect in dialects().values():
+            for known in dialect.encodings:
+                names = _record(first_line.decode(known, errors="replace"), ",")
+                if {*dialect.signature} <= {header_key(name) for name in names}:
+                    return content.decode(known).encode()
+        raise
+    return content.removeprefix(codecs.BOM_UTF8)
+
+
+def _decoded(line: bytes) -> str:
+    try:
+        return line.decode("utf-8").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise AdvisedError(f"{error}; {OTHER_ENCODING}") from error
+
+
+def _is_comment(line: str, text: BytesIO, separator: str | None) -> bool:
+    """Say whether a line is a comment; a header may begin with # as well.
+
+    A line with # is a header if it has as many fields as the first line below without one, which
+    is read in `text`.
+    """
+    if not line.startswith("#"):
+        return False
+    place = text.tell()
+    below = next((below for below in text if not below.startswith(b"#")), b"")
+    text.seek(place)
+    following = _decoded(below)
+    mark = separator or _separator(following)
+    return len(_record(line, mark)) != len(_record(following, mark))
+
+
+def _separator(line: str) -> str:
+    """Return the separator that gives a header the most fields, a comma for a single field.
+
+    Raises AdvisedError where several give it as many.
+    """
+    counts = {separator: len(_record(line, separator)) for separator in SEPARATORS}
+    most = max(counts.values())
+    best = [separator for separator, count in counts.items() if count == most]
+    if most <= 1:
+        return ","
+    if len(best) > 1:
+        marks = " or ".join(repr(separator) for separator in best)
+        raise AdvisedError(
+            f"its fields may be separated by {marks}: leave only one of these in the header, or "
+            'say which in the market\'s file, such as [columns] separator = ";"'
+        )
+    return best[0]
+
+
+def _record(line: str, separator: str) -> list[str]:
+    """Return the fields of a line, none of an empty one."""
+    return next(csv.reader([line], delimiter=separator), [])
+
+
+def _table_of_rows(container: Container, header: list[str], rows: bytes, separator: str) -> Table:
+    """Return the table of a header and the rows below it."""
+    names = [str(position) for position in range(len(header))]  # headers may repeat
+    types = [(name, pa.string()) for name in names]
+    table = pa.schema(types).empty_table()
+    if rows.strip():
+        try:
+            table = pyarrow.csv.read_csv(
+                pa.BufferReader(rows),
+                # Only without threads do its errors name the row.
+                read_options=pyarrow.csv.ReadOptions(use_threads=False, column_names=names),
+                parse_options=pyarrow.csv.ParseOptions(delimiter=separator),
+                convert_options=pyarrow.csv.ConvertOptions(column_types=dict(types)),
+            )
+        except pa.ArrowInvalid as error:
+            if "UTF8" in str(error):
+                raise AdvisedError(f"{error}; {OTHER_ENCODING}") from error
+            if "columns, got" in str(error):
+                raise AdvisedError(
+                    f"{error}; give each row the {len(header)} fields of the header, with quotes "
+                    f"around a field that contains {separator!r}; download the file again if its "
+                    "end is cut off"
+                ) from error
+            raise
+    return Table(container, header, table.num_rows, table.column, separator=separator)
