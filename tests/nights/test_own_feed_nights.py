@@ -304,7 +304,8 @@ def test_without_landlock_no_file_of_a_feed_grows(
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(
-        f"import {confinement.__name__} as confinement\nconfinement._landlocked = lambda _: False\n"
+        f"import {confinement.__name__} as confinement\n"
+        "confinement._landlocked = lambda *_: False\n"
     )
     path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
     grow = "    Path(__file__).with_name('kept').write_text('x')\n"

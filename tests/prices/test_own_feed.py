@@ -18,7 +18,7 @@ from dtml.sources import Fetched, known_source, open_source
 from dtml.sources.own_feed.admission import admit
 from dtml.sources.own_feed.code import FeedCode, FeedError
 from dtml.sources.own_feed.source import require_none_after, unanswered
-from dtml.sources.own_feed.work import _blotted, bars_of, fetched_of, last_session_of, stocks_of
+from dtml.sources.own_feed.work import bars_of, blotted, fetched_of, last_session_of, stocks_of
 from flows.settings import keep_needed_variables
 from tests.support.nights import BARS, SIMULATED, small_market
 
@@ -201,8 +201,8 @@ def test_a_feed_answers_for_each_symbol_and_only_for_what_was_asked() -> None:
 @pytest.mark.parametrize(
     ("outcomes", "words"),
     [
-        ([("A", "ok")], "no status for B: "),
-        ([("A", "ok"), ("B", "fine")], "status 'fine'.*unknown.* ok, no_data"),
+        ([("A", "ok")], "give B the status nan: .* ok, no_data"),
+        ([("A", "ok"), ("B", "fine")], "give B the status fine: .* ok, no_data"),
     ],
 )
 def test_outcomes_that_say_too_little_are_refused(
@@ -227,14 +227,9 @@ def test_the_stocks_and_the_last_session_of_a_feed_are_symbols_and_a_date() -> N
 
 def test_a_secret_is_blotted_out_before_a_text_is_cut() -> None:
     secret = "k3y/with space"
-    forms = [secret, "k3y%2Fwith%20space", "k3y%2Fwith+space"]
-    told = {
-        "error": "x" * 495 + secret,
-        "outcomes": [{"symbol": "A", "detail": f"no {form}"} for form in forms],
-    }
-    blotted = _blotted(told, sorted(forms, key=len, reverse=True))
-    assert blotted["error"] == "x" * 495 + "***"
-    assert {outcome["detail"] for outcome in blotted["outcomes"]} == {"no ***"}
+    assert blotted("x" * 495 + secret, [secret], 500) == "x" * 495 + "***"
+    for form in (secret, "k3y%2Fwith%20space", "k3y%2Fwith+space"):
+        assert blotted(f"no {form}", [secret], 200) == "no ***"
 
 
 # The check
@@ -321,14 +316,14 @@ def of_the_day_after(first: Mapping[str, date], last: date) -> pd.DataFrame:
 
 
 LIES: dict[str, tuple[Answer, str]] = {
-    "another answer": (drifting(), "asked twice,.*two values: close "),
+    "another answer": (drifting(), "asked twice,.*two answers: close "),
     "a Saturday": (on_a_saturday, "no session of XNYS"),
     "two bars": (doubled, "two bars of 2024-"),
     "the future": (everything, "asked .*up to 2024-07-01, "),
     "a window": (scaled_by_the_window, "restates silently: open "),
     "a hidden split": (with_a_split_that_it_hides, "restates silently: open "),
     "a hidden dividend": (with_a_dividend_that_it_hides, "restates silently: adj_close "),
-    "an exclusive end": (without_its_last_day, "depends on whether.* asked"),
+    "an exclusive end": (without_its_last_day, "restates silently: a bar of .*missing"),
     "tomorrow's close": (of_the_day_after, "restates silently: close "),
     "nothing": (lambda *_: BARS[:0], "no bar.* SIMX, L01, F01B, F03B"),
 }

@@ -19,11 +19,11 @@ from dtml.sources import Fetched
 from dtml.sources.own_feed.code import FeedError
 from dtml.sources.own_feed.source import OwnFeed
 
-STOCKS = 3  # asked for beside the index: vendors limit the number of requests
 SESSIONS = 60
 FEWER = 10  # sessions that the third question leaves out
 ROUNDING = 1e-6  # relative; a value that is really another one differs by far more
 SILENT = ("rate_limited", "unreachable", "not_asked")
+KEY = ["symbol", "session"]
 NUMBERS = BAR_COLUMNS[2:]
 # What a later dividend, or a later split, may scale.
 OF_DIVIDENDS = ("adj_close",)
@@ -38,13 +38,11 @@ class Unanswered(NamedTuple):
 
 
 class _Difference(NamedTuple):
-    """A value of a bar that two answers give differently."""
+    """What two answers give differently, and what each gives."""
 
-    symbol: str
-    session: pd.Timestamp
-    column: str
-    one: float
-    other: float
+    what: str
+    one: str
+    other: str
 
 
 def admit(feed: OwnFeed, first: Mapping[str, date], last: date) -> Unanswered | None:
@@ -55,11 +53,68 @@ def admit(feed: OwnFeed, first: Mapping[str, date], last: date) -> Unanswered | 
     of `OwnFeed.fetch` are raised too.
     """
     asked = _probe(feed, first, last)
-    answer = feed.fetch(asked, last)
-    silent = _why_silent(answer)
-    if silent is not None:
-        return silent
-    if not len(answer.bars):
+    questions = [(asked, last), (asked, last)]
+    sessions = sessions_between(feed.market.calendar, min(asked.values()), last)
+    left_out = min(FEWER, len(sessions) // 2)
+    if left_out:  # one session leaves nothing to compare
+        earlier_last = sessions[-1 - left_out].date()
+        asked_earlier = {symbol: day for symbol, day in asked.items() if day <= earlier_last}
+        questions += [(asked_earlier, earlier_last)] if asked_earlier else []
+    answers: list[pd.DataFrame] = []
+    for question, until in questions:
+        answer = feed.fetch(question, until)
+        silent = answer.outcomes[answer.outcomes["status"].isin(SILENT)]
+        if not silent.empty:
+            row = silent.iloc[0]
+            detail = row["detail"] or f"{row['status']} for {row['symbol']}"
+            return Unanswered(row["status"], f"the feed is not checked yet: {detail}")
+        if not answers:
+            _require_bars(feed, answer, asked, last)
+        answers.append(answer.bars)
+    bars, again, *earlier = answers
+    found = _difference(_pairs(bars, again))
+    if found is not None:
+        raise _refused(
+            feed,
+            f"asked twice, it gave two answers: {found.what} was {found.one}, then {found.other}",
+            "let fetch answer the same question in the same way",
+        )
+    for earlier_bars in earlier:
+        is_past = bars["session"] <= pd.Timestamp(earlier_last)
+        pairs = _pairs(earlier_bars, bars[is_past])
+        found = _difference(_without_actions(pairs, bars[~is_past]))
+        if found is not None:
+            raise _refused(
+                feed,
+                f"it restates silently: {found.what} is {found.one} if asked for bars up to "
+                f"{earlier_last}, but {found.other} if asked for bars up to {last}, and it gives "
+                "no split or dividend between these days that explains this",
+                "give prices as they were on their day, or the split or dividend that changed "
+                "them, and include the bars of `last` itself",
+            )
+    return None
+
+
+def _probe(feed: OwnFeed, first: Mapping[str, date], last: date) -> dict[str, date]:
+    """Return the symbols to ask for, each with the first session to ask for.
+
+    These are the index, if it is in `first`, and the first, the middle and the last of the stocks:
+    vendors limit the number of requests. A symbol is asked for from its first session on, but only
+    for the last `SESSIONS` sessions.
+    """
+    index = feed.market.index.symbol
+    stocks = [symbol for symbol in first if symbol != index]
+    chosen = [index] if index in first else []
+    chosen += [stocks[place] for place in (0, len(stocks) // 2, -1) if stocks]
+    recent = sessions_between(feed.market.calendar, min(first.values()), last)[-SESSIONS:]
+    begin = recent[0].date() if len(recent) else last
+    return {symbol: max(first[symbol], begin) for symbol in chosen}
+
+
+def _require_bars(feed: OwnFeed, answer: Fetched, asked: Mapping[str, date], last: date) -> None:
+    """Refuse a feed without bars, with bars on days that are no session, or with two of one day."""
+    bars = answer.bars
+    if bars.empty:
         details = [str(detail) for detail in answer.outcomes["detail"] if detail]
         reason = f" ({details[0]})" if details else ""
         raise _refused(
@@ -67,8 +122,21 @@ def admit(feed: OwnFeed, first: Mapping[str, date], last: date) -> Unanswered | 
             f"it gave no bar of {', '.join(asked)} from {min(asked.values())} to {last}{reason}",
             "let fetch return their bars of these days, under these symbols",
         )
-    _require_sessions(feed, answer.bars)
-    doubled = answer.bars[answer.bars.duplicated(["symbol", "session"])]
+    calendar = feed.market.calendar
+    days = bars["session"]
+    sessions = sessions_between(calendar, days.min().date(), days.max().date())
+    off = bars[~days.isin(sessions)]
+    if not off.empty:
+        bar = off.iloc[0]
+        raise _refused(
+            feed,
+            f"{len(off)} of {len(bars)} bars are on no session of {calendar}, the first of "
+            f"{bar['symbol']} on {bar['session']:%A %Y-%m-%d}",
+            "give the exchange's own dates and leave out filled-in days, or add the sessions that "
+            "the calendar lacks, under [sessions] in the market's file or to calendars.toml in the "
+            "data folder",
+        )
+    doubled = bars[bars.duplicated(KEY)]
     if not doubled.empty:
         bar = doubled.iloc[0]
         raise _refused(
@@ -76,127 +144,11 @@ def admit(feed: OwnFeed, first: Mapping[str, date], last: date) -> Unanswered | 
             f"it gave {bar['symbol']} two bars of {bar['session']:%Y-%m-%d}",
             "give one bar for each stock and session",
         )
-    again = feed.fetch(asked, last)
-    silent = _why_silent(again)
-    if silent is not None:
-        return silent
-    remedy = "let fetch answer the same question in the same way"
-    only = _in_one_alone(answer.bars, again.bars)
-    if only is not None:
-        raise _refused(
-            feed,
-            f"asked twice, it gave a bar of {only['symbol']} on {only['session']:%Y-%m-%d} only "
-            "once",
-            remedy,
-        )
-    found = _difference(_pairs(answer.bars, again.bars))
-    if found is not None:
-        raise _refused(
-            feed,
-            f"asked twice, it gave two values: {_place(found)} was {found.one:.10g}, then "
-            f"{found.other:.10g}",
-            remedy,
-        )
-    begin = min(asked.values())
-    # Never empty: the bars that were checked above lie on some of these sessions.
-    sessions = sessions_between(feed.market.calendar, begin, last)
-    left_out = min(FEWER, len(sessions) // 2)
-    earlier_last = sessions[-1 - left_out].date()
-    asked_earlier = {symbol: day for symbol, day in asked.items() if day <= earlier_last}
-    if left_out == 0 or not asked_earlier:  # too few sessions leave nothing to compare
-        return None
-    earlier = feed.fetch(asked_earlier, earlier_last)
-    silent = _why_silent(earlier)
-    if silent is None:
-        _require_past_stays(feed, earlier.bars, answer.bars, earlier_last, last)
-    return silent
-
-
-def _probe(feed: OwnFeed, first: Mapping[str, date], last: date) -> dict[str, date]:
-    """Return the symbols to ask for, each with the first session to ask for.
-
-    These are the index, if it is in `first`, and the first, the middle and the last of the stocks.
-    A symbol is asked for from its first session on, but only for the last `SESSIONS` sessions.
-    """
-    index = feed.market.index.symbol
-    stocks = [symbol for symbol in first if symbol != index]
-    places = sorted({0, len(stocks) // 2, len(stocks) - 1}) if stocks else []
-    chosen = [stocks[place] for place in places[:STOCKS]]
-    if index in first:
-        chosen.insert(0, index)
-    recent = sessions_between(feed.market.calendar, min(first.values()), last)[-SESSIONS:]
-    begin = recent[0].date() if len(recent) else last
-    return {symbol: max(first[symbol], begin) for symbol in chosen}
-
-
-def _why_silent(answer: Fetched) -> Unanswered | None:
-    outcomes = answer.outcomes
-    silent = outcomes[outcomes["status"].isin(SILENT)]
-    if silent.empty:
-        return None
-    row = silent.iloc[0]
-    detail = row["detail"] or f"{row['status']} for {row['symbol']}"
-    return Unanswered(row["status"], f"the feed is not checked yet: {detail}")
-
-
-def _require_sessions(feed: OwnFeed, bars: pd.DataFrame) -> None:
-    calendar = feed.market.calendar
-    first = bars["session"].min().date()
-    last = bars["session"].max().date()
-    off = bars[~bars["session"].isin(sessions_between(calendar, first, last))]
-    if off.empty:
-        return
-    bar = off.iloc[0]
-    raise _refused(
-        feed,
-        f"{len(off)} of {len(bars)} bars are on no session of {calendar}, the first of "
-        f"{bar['symbol']} on {bar['session']:%A %Y-%m-%d}",
-        "give the exchange's own dates and leave out filled-in days, or add the sessions that the "
-        "calendar lacks, under [sessions] in the market's file or to calendars.toml in the data "
-        "folder",
-    )
-
-
-def _require_past_stays(
-    feed: OwnFeed, earlier: pd.DataFrame, bars: pd.DataFrame, earlier_last: date, last: date
-) -> None:
-    """Refuse a feed whose bars up to `earlier_last` depend on whether it is asked for later ones.
-
-    Of a stock with a dividend after `earlier_last`, the adjusted closes may differ by a factor; of
-    one with a split, all prices and dividends may, and volumes are not compared.
-    """
-    is_past = bars["session"] <= pd.Timestamp(earlier_last)
-    past = bars[is_past]
-    only = _in_one_alone(earlier, past)
-    if only is not None:
-        raise _refused(
-            feed,
-            f"whether it gives a bar of {only['symbol']} on {only['session']:%Y-%m-%d} depends on "
-            f"whether it is asked for bars up to {earlier_last} or to {last}",
-            "let the bars of a day depend on no later day, and include those of `last` itself",
-        )
-    found = _difference(_without_actions(_pairs(earlier, past), bars[~is_past]))
-    if found is not None:
-        raise _refused(
-            feed,
-            f"it restates silently: {_place(found)} is {found.one:.10g} if asked for bars up "
-            f"to {earlier_last}, but {found.other:.10g} if asked for bars up to {last}, and it "
-            "gives no split or dividend between these days that explains this",
-            "give prices as they were on their day, or the split or dividend that changed them",
-        )
-
-
-def _in_one_alone(one: pd.DataFrame, other: pd.DataFrame) -> pd.Series | None:
-    """Return the first bar that only one of two answers has; None where both have the same."""
-    key = ["symbol", "session"]
-    both = one[key].merge(other[key], on=key, how="outer", indicator=True)
-    alone = both[both["_merge"] != "both"]
-    return None if alone.empty else alone.iloc[0]
 
 
 def _pairs(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
     """Return the bars of two answers side by side; columns of the second end with `_other`."""
-    return one.merge(other, on=["symbol", "session"], suffixes=("", "_other"))
+    return one.merge(other, on=KEY, how="outer", suffixes=("", "_other"), indicator="given")
 
 
 def _without_actions(pairs: pd.DataFrame, later: pd.DataFrame) -> pd.DataFrame:
@@ -222,26 +174,25 @@ def _without_actions(pairs: pd.DataFrame, later: pd.DataFrame) -> pd.DataFrame:
 
 
 def _difference(pairs: pd.DataFrame) -> _Difference | None:
-    """Return the first value in which two answers differ; None where they agree."""
+    """Return the first bar or value in which two answers differ; None where they agree."""
+    alone = pairs[pairs["given"] != "both"]
+    if not alone.empty:
+        bar = alone.iloc[0]
+        words = ("given", "missing") if bar["given"] == "left_only" else ("missing", "given")
+        return _Difference(f"a bar of {bar['symbol']} on {bar['session']:%Y-%m-%d}", *words)
     for column in NUMBERS:
         one = pairs[column]
         other = pairs[f"{column}_other"]
         is_close = (one - other).abs() <= ROUNDING * one.abs()
-        differs = ~(is_close | (one.isna() & other.isna()))
-        if differs.any():
-            place = int(differs.to_numpy().argmax())
+        differing = pairs[~(is_close | (one.isna() & other.isna()))]
+        if not differing.empty:
+            bar = differing.iloc[0]
             return _Difference(
-                symbol=pairs["symbol"].iloc[place],
-                session=pairs["session"].iloc[place],
-                column=column,
-                one=one.iloc[place],
-                other=other.iloc[place],
+                what=f"{column} of {bar['symbol']} on {bar['session']:%Y-%m-%d}",
+                one=f"{bar[column]:.10g}",
+                other=f"{bar[f'{column}_other']:.10g}",
             )
     return None
-
-
-def _place(found: _Difference) -> str:
-    return f"{found.column} of {found.symbol} on {found.session:%Y-%m-%d}"
 
 
 def _refused(feed: OwnFeed, finding: str, remedy: str) -> FeedError:

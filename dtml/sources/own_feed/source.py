@@ -28,25 +28,13 @@ SANDBOX = Sandbox(
 Description = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Answer:
-    """The answer of a feed's process.
+def ask(
+    code: FeedCode, market: Market, task: str, **details: Any
+) -> tuple[Description, pd.DataFrame]:
+    """Let a fresh process do a task of `dtml.sources.own_feed.work`; return its answer and bars.
 
-    `description` has the outcomes of a fetch, or what the feed says of itself; `bars` is a bars
-    frame. `status` says why the feed could not be reached, and `detail` how; both are empty where
-    it answered.
-    """
-
-    description: Description
-    bars: pd.DataFrame
-    status: str = ""
-    detail: str = ""
-
-
-def ask(code: FeedCode, market: Market, task: str, **details: Any) -> Answer:
-    """Let a fresh process do a task of `dtml.sources.own_feed.work`.
-
-    `details` must fit into JSON. Raises FeedError where the code fails, takes too long or too much
+    `details` must fit into JSON. An answer with a `status` and an `error` says why the feed could
+    not be reached. Raises FeedError where the code fails, takes too long or too much
     memory, and UsageError where an environment variable of the market's file is not set.
     """
     for name in market.feed.environment:
@@ -66,8 +54,7 @@ def ask(code: FeedCode, market: Market, task: str, **details: Any) -> Answer:
         "environment": market.feed.environment,
     }
     description, arrays = SANDBOX.ask(code.name, question, {}, market.feed.environment)
-    bars = bars_frame(pd.DataFrame(arrays)) if arrays else no_bars()
-    return Answer(description, bars, description.get("status", ""), description.get("error", ""))
+    return description, bars_frame(pd.DataFrame(arrays)) if arrays else no_bars()
 
 
 @dataclass(frozen=True)
@@ -107,29 +94,29 @@ class OwnFeed(Source):
         If the feed raised an error of the network or of a rate limit, there are no bars, and every
         symbol has the status of that error. Raises FeedError for bars after `last` too.
         """
-        answer = ask(
+        answer, bars = ask(
             self.feed,
             self.market,
             "fetch",
             first={symbol: day.isoformat() for symbol, day in first.items()},
             last=last.isoformat(),
         )
-        if answer.status:
-            return unanswered(first, answer.status, answer.detail)
-        require_none_after(self.name, answer.bars, last)
-        outcomes = pd.DataFrame(answer.description["outcomes"], columns=list(OUTCOME_COLUMNS))
-        return Fetched(answer.bars, outcomes)
+        if "status" in answer:
+            return unanswered(first, answer["status"], answer["error"])
+        require_none_after(self.name, bars, last)
+        outcomes = pd.DataFrame(answer["outcomes"], columns=list(OUTCOME_COLUMNS))
+        return Fetched(bars, outcomes)
 
     @cached_property
     def _description(self) -> Description:
         """The answer to one question, whose process would otherwise start for each method."""
-        answer = ask(self.feed, self.market, "describe")
-        if answer.status:
+        answer, _ = ask(self.feed, self.market, "describe")
+        if "status" in answer:
             raise FeedError(
-                f"{self.name} gave no answer: {answer.detail}; try again later or, if the address "
-                "or path that it reads is wrong, correct its code"
+                f"{self.name} gave no answer: {answer['error']}; try again later or, if the "
+                "address or path that it reads is wrong, correct its code"
             )
-        return answer.description
+        return answer
 
 
 def unanswered(first: Mapping[str, date], status: str, detail: str) -> Fetched:

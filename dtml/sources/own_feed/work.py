@@ -13,7 +13,7 @@ import os
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from importlib.metadata import EntryPoint, PackageNotFoundError, version
 from pathlib import Path
@@ -28,7 +28,7 @@ from dtml.markets import load_market, load_market_file
 from dtml.markets.definition import is_symbol
 from dtml.own.confinement import FORBIDDEN, Answer, leave_answer, serve
 from dtml.prices.bars import BAR_COLUMNS, bars_frame
-from dtml.sources import OUTCOME_COLUMNS, Fetched, Status
+from dtml.sources import Fetched, Status
 from dtml.sources.own_feed.code import FeedError
 
 REQUIRED = ("symbol", "session", "close")
@@ -56,7 +56,7 @@ def fetched_of(answer: object, first: Mapping[str, date], last: date) -> Fetched
     fetched = Fetched.of(bars, first, missing)
     if not isinstance(answer, Fetched):
         return fetched
-    return Fetched(fetched.bars, _outcomes(answer.outcomes, first, fetched))
+    return Fetched(fetched.bars, _outcomes(answer.outcomes, fetched))
 
 
 def bars_of(table: object) -> pd.DataFrame:
@@ -81,7 +81,13 @@ def bars_of(table: object) -> pd.DataFrame:
             f"fetch returned a table with two columns named {repeated!s}: rename one of them"
         )
     rows = table.reset_index(drop=True)
-    columns = {"symbol": _symbols(rows["symbol"]), "session": _sessions(rows)}
+    for symbol in rows["symbol"].unique():
+        if not isinstance(symbol, str):
+            raise FeedError(
+                f"the column symbol holds {symbol!s}, which is not a string: give each bar the "
+                "symbol of its stock as a string, because a number loses its leading zeros"
+            )
+    columns = {"symbol": rows["symbol"].astype(str), "session": _sessions(rows)}
     for name in NUMBERS:
         if name in rows:
             values = rows[name]
@@ -128,29 +134,13 @@ def last_session_of(answer: object) -> date | None:
     return answer
 
 
-def _symbols(values: pd.Series) -> pd.Series:
-    for value in values.unique():
-        if not isinstance(value, str):
-            raise FeedError(
-                f"the column symbol holds {value!s}, which is not a string: give each bar the "
-                "symbol of its stock as a string, because a number loses its leading zeros"
-            )
-    return values.astype(str)
-
-
 def _sessions(rows: pd.DataFrame) -> pd.Series:
     """Return the sessions, dates or such texts in ISO 8601; raise FeedError for anything else."""
     values = rows["session"]
     if pd.api.types.infer_dtype(values, skipna=True) in NO_DATES:
         raise FeedError("the column session holds numbers: give dates such as 2026-01-20")
-    try:
-        # Of texts, only those of one unambiguous form are read: 03/04/2026 is two dates.
-        sessions = pd.Series(pd.to_datetime(values, format="ISO8601"))
-    except (ValueError, TypeError, OverflowError) as problem:
-        raise FeedError(
-            f"the column session holds a value that is not a date ({problem}): give dates such as "
-            "2026-01-20"
-        ) from problem
+    # Of texts, only those of one unambiguous form are read: 03/04/2026 is two dates.
+    sessions = pd.Series(pd.to_datetime(values, format="ISO8601", errors="coerce"))
     if getattr(sessions.dtype, "tz", None) is not None:
         raise FeedError(
             f"the column session has a time zone, {sessions.dt.tz}: give the exchange's dates, "
@@ -166,46 +156,30 @@ def _sessions(rows: pd.DataFrame) -> pd.Series:
     return sessions.astype("datetime64[ns]")
 
 
-def _outcomes(table: object, first: Mapping[str, date], fetched: Fetched) -> pd.DataFrame:
-    """Return a feed's own outcomes in the order of `first`, with the bars counted anew.
+def _outcomes(table: object, fetched: Fetched) -> pd.DataFrame:
+    """Return a feed's own outcomes, in the order and with the bars counted as in `fetched`.
 
-    `fetched` has the feed's bars and the outcomes that follow from them. Of several outcomes of a
-    symbol the first counts. One that is `ok` without a bar becomes `no_data`, with the detail in
-    `fetched`. Raises FeedError where a symbol has none, for an unknown status, and for what is no
-    table with the columns `symbol` and `status`.
+    Of several outcomes of a symbol the first counts. One that is `ok` without a bar stays as it is
+    in `fetched`. Raises FeedError for a symbol without a known status, and for what is no table
+    with the columns `symbol` and `status`.
     """
-    if not isinstance(table, pd.DataFrame):
+    if not isinstance(table, pd.DataFrame) or not {"symbol", "status"} <= set(table):
         raise FeedError(
-            f"the outcomes are of type {type(table).__name__}: return a pandas DataFrame with the "
-            "columns symbol and status"
+            f"the outcomes are {_kind(table)}: return a pandas DataFrame with the columns symbol "
+            "and status"
         )
-    for name in ("symbol", "status"):
-        if name not in table:
-            raise FeedError(f"the outcomes lack the column {name}: add it")
-    rows = table.drop_duplicates("symbol").set_index("symbol").reindex(list(first))
-    without = [str(symbol) for symbol in rows.index[rows["status"].isna()]]
-    if without:
+    counted = fetched.outcomes
+    own = table.drop_duplicates("symbol").set_index("symbol").reindex(counted["symbol"])
+    unknown = own[~own["status"].isin(get_args(Status))]
+    if not unknown.empty:
         raise FeedError(
-            f"the outcomes have no status for {without[0]}: give one for each symbol asked for"
+            f"the outcomes give {unknown.index[0]} the status {unknown['status'].iloc[0]}: give "
+            f"each symbol asked for one of {', '.join(get_args(Status))}"
         )
-    unknown = set(rows["status"]) - set(get_args(Status))
-    if unknown:
-        raise FeedError(
-            f"the status {min(map(str, unknown))!r} is unknown: use one of "
-            f"{', '.join(get_args(Status))}"
-        )
-    counted = fetched.outcomes.set_index("symbol").reindex(list(first))
-    details = rows["detail"] if "detail" in rows else pd.Series("", index=rows.index)
-    is_empty = (rows["status"] == "ok") & (counted["rows"] == 0)
-    outcomes = pd.DataFrame(
-        {
-            "symbol": list(first),
-            "status": rows["status"].mask(is_empty, "no_data").to_numpy(),
-            "rows": counted["rows"].to_numpy(),
-            "detail": details.mask(is_empty, counted["detail"]).map(_line).to_numpy(),
-        }
-    )
-    return outcomes[list(OUTCOME_COLUMNS)]
+    details = own["detail"].map(_line) if "detail" in own else pd.Series("", index=own.index)
+    given = counted.assign(status=own["status"].to_numpy(), detail=details.to_numpy())
+    is_empty = (given["status"] == "ok") & (given["rows"] == 0)
+    return given.where(~is_empty, counted)
 
 
 def _line(detail: Any) -> str:
@@ -238,22 +212,22 @@ def main(folder: Path) -> None:
     task = json.loads((folder / "task.json").read_text())
 
     def answer() -> Answer:
+        secrets = [os.environ.get(name, "") for name in task["environment"]]
+        arrays: Arrays = {}
         try:
             description, arrays = _answer(task)
         except Exception as error:  # noqa: BLE001 - whatever a user's code raises is reported
             description = _failure(error, task)
-            arrays = {}
-        # The longest first, in every form in which an error may show it: plain, as Python's repr
-        # writes it, and in an address.
-        values = {os.environ.get(name, "") for name in task["environment"]}
-        forms = {form(value) for value in values for form in (str, repr, _quoted, quote_plus)}
-        long_enough = [form for form in forms if len(form) >= SHORTEST_SECRET]
-        return _blotted(description, sorted(long_enough, key=len, reverse=True)), arrays
+        if "error" in description:
+            description["error"] = blotted(description["error"], secrets, LONGEST)
+        for outcome in description.get("outcomes", []):
+            outcome["detail"] = blotted(outcome["detail"], secrets, LONGEST_DETAIL)
+        return description, arrays
 
     leave_answer(folder, task["memory"], answer)
 
 
-def _answer(task: Task) -> tuple[Task, Arrays]:
+def _answer(task: Task) -> tuple[dict[str, Any], Arrays]:
     """Return the answer of a task as JSON holds it, and the bars as arrays by column.
 
     `describe` is answered by `symbols`, `last_session` and `code` (the text that is recorded of the
@@ -316,14 +290,10 @@ def load(task: Task) -> tuple[Any, str]:
             market = load_market(task["market"])
         feed = feed(market)
     if not callable(getattr(feed, "fetch", None)):
-        if task["entry"]:
-            raise FeedError(
-                f"the entry point {task['entry']} has no fetch: let it name an object, a class or "
-                "a module that has `fetch(first, last)`"
-            )
         raise FeedError(
             "it has no fetch: write a function `fetch(first, last)`, or assign an object that has "
-            f"one to the name {SOURCE}"
+            f"one to the name {SOURCE}; let an entry point name an object, a class or a module "
+            "that has one"
         )
     return feed, code
 
@@ -334,7 +304,7 @@ def _asked(feed: Any, name: str) -> object:
     return method() if callable(method) else None
 
 
-def _failure(error: Exception, task: Task) -> Task:
+def _failure(error: Exception, task: Task) -> dict[str, Any]:
     """Describe an exception: in words, and with a status where the feed could not be reached."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == task["name"]]
@@ -358,31 +328,18 @@ def _failure(error: Exception, task: Task) -> Task:
     return {"error": message}
 
 
-def _quoted(value: str) -> str:
-    return quote(value, safe="")
+def blotted(text: str, secrets: Sequence[str], longest: int) -> str:
+    """Return a text without secrets, in any form in which an error may show them, cut to a length.
 
-
-def _blotted(description: Task, secrets: list[str]) -> Task:
-    """Return a description whose error and details hold no secrets and are not too long.
-
-    Other texts, such as the feed's code, are unchanged.
+    These are: plain, as Python's repr writes it, and in an address.
     """
-
-    def blot(text: str, longest: int) -> str:
-        # First the secrets: cut in two, one would no longer be found.
-        for secret in secrets:
-            text = text.replace(secret, BLOT)
-        return text[:longest]
-
-    blotted = dict(description)
-    if "error" in blotted:
-        blotted["error"] = blot(blotted["error"], LONGEST)
-    if "outcomes" in blotted:
-        blotted["outcomes"] = [
-            {**outcome, "detail": blot(outcome["detail"], LONGEST_DETAIL)}
-            for outcome in blotted["outcomes"]
-        ]
-    return blotted
+    forms = {form(secret) for secret in secrets for form in (str, repr, quote_plus)}
+    forms |= {quote(secret, safe="") for secret in secrets}
+    # The longest first, and all before the cut: cut in two, one would no longer be found.
+    for form in sorted(forms, key=len, reverse=True):
+        if len(form) >= SHORTEST_SECRET:
+            text = text.replace(form, BLOT)
+    return text[:longest]
 
 
 if __name__ == "__main__":
