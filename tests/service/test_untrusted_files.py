@@ -13,22 +13,15 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from dtml.checkpoints import (
-    Ensemble,
-    load_ensemble,
-    read_tensors,
-    save_ensemble,
-    sha256,
-    write_tensors,
-)
+from dtml.checkpoints import Ensemble, load_ensemble, save_ensemble
 from dtml.errors import DtmlError, UsageError
-from dtml.inference import _model
 from dtml.markets import is_symbol, load_market_file
 from dtml.model import ModelConfig
 from dtml.sources.files import FileSource
 from dtml.windows import WindowConfig
 from tests.support.price_files import FIRST, LAST, MARKET
-from translation.atomic_files import write_whole
+from translation import artifacts
+from translation.artifacts import sha256
 
 CARD: dict[str, Any] = {
     "format": 1,
@@ -112,13 +105,13 @@ def test_weights_that_are_no_numbers_are_named_before_saving_and_on_loading(
         {"w": torch.ones(1, 6), "predict.bias": torch.ones(1, 3)},
     )
     ensemble = Ensemble("made", ("A",), (0,), ModelConfig(), WindowConfig(), weights)
-    save_ensemble(ensemble, file, write_whole)
+    save_ensemble(ensemble, file)
     weights["predict.bias"][0, 1] = wrong
     said = r"1 of 3 weights .*predict\.bias .*NaN .*:.*learning_rate"
     with pytest.raises(DtmlError, match=rf"model of made .*not saved: {said}"):
-        save_ensemble(ensemble, tmp_path / "new.safetensors", write_whole)
+        save_ensemble(ensemble, tmp_path / "new.safetensors")
     assert not (tmp_path / "new.safetensors").exists()
-    write_tensors(file, weights, read_tensors(file)[1], write_whole)
+    artifacts.write(file, weights, artifacts.read(file)[1])
     with pytest.raises(DtmlError, match=rf"model\.safetensors cannot .*: {said}") as caught:
         load_ensemble(file, market="made", sha=sha256(file))
     assert "\n" not in str(caught.value)
@@ -127,7 +120,7 @@ def test_weights_that_are_no_numbers_are_named_before_saving_and_on_loading(
 def test_a_pickle_that_is_called_a_checkpoint_is_not_run(tmp_path: Path) -> None:
     file, mark = tmp_path / "model.safetensors", tmp_path / "ran"
     file.write_bytes(pickle.dumps(Evil(mark)))
-    with pytest.raises(DtmlError, match="not a dtml checkpoint"):
+    with pytest.raises(DtmlError, match="is no checkpoint"):
         load_ensemble(file, market="made", sha=sha256(file))
     assert not mark.exists()
 
@@ -136,7 +129,7 @@ def test_a_pickle_that_is_called_a_checkpoint_is_not_run(tmp_path: Path) -> None
 def test_weights_of_other_shapes_are_one_line(weights: dict[str, torch.Tensor]) -> None:
     ensemble = Ensemble("made", ("A",), (0,), ModelConfig(), WindowConfig(), weights)
     with pytest.raises(DtmlError, match=r"weights of made .*not fit") as caught:
-        _model(ensemble, 0, torch.device("cpu"))
+        ensemble.network(0)
     assert "\n" not in str(caught.value)
 
 
