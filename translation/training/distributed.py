@@ -131,18 +131,14 @@ def join_process_group(device: str) -> tuple[ProcessGroup, torch.device]:
                 f"process {local_rank + 1} has no CUDA device, because this machine has {count}: "
                 "start at most one process per device, or use --device cpu"
             )
-    backend = "nccl" if device == "cuda" else "gloo"
     file = os.environ.get(RENDEZVOUS)
-    if file:
-        dist.init_process_group(
-            backend,
-            timeout=TIMEOUT,
-            init_method=f"file://{file}",
-            world_size=int(os.environ["WORLD_SIZE"]),
-            rank=int(os.environ["RANK"]),
-        )
-    else:
-        dist.init_process_group(backend, timeout=TIMEOUT)
+    dist.init_process_group(
+        "nccl" if device == "cuda" else "gloo",
+        timeout=TIMEOUT,
+        init_method=f"file://{file}" if file else "env://",
+        world_size=int(os.environ["WORLD_SIZE"]),
+        rank=int(os.environ["RANK"]),
+    )
     # Without this, the group's threads may abort the process when it ends.
     atexit.register(dist.destroy_process_group)
     process_group = ProcessGroup(rank=dist.get_rank(), world_size=dist.get_world_size())
