@@ -70,21 +70,6 @@ def test_same_seed_same_weights_whatever_the_global_generator_does() -> None:
     assert not torch.equal(first.best["predict.weight"], fit(seed=1).best["predict.weight"])
 
 
-@pytest.mark.soak
-@pytest.mark.slow
-def test_members_trained_side_by_side_equal_members_trained_alone() -> None:
-    together = fit_members(
-        TRAIN, VALIDATION, [Member(seed, MODEL, RECIPE) for seed in (0, 1, 2)], device=CPU
-    )
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
-        for seed in (0, 1, 2):
-            assert_same_weights(together[seed].best, fit(seed).best)
-    finally:
-        torch.set_num_threads(threads)
-
-
 @pytest.mark.slow
 def test_an_interrupted_training_resumes_to_the_weights_of_an_undisturbed_one(
     tmp_path: Path,
@@ -247,15 +232,6 @@ def test_a_checkpoint_that_is_missing_changed_or_foreign_is_refused(
         load_ensemble(tmp_path / "none.safetensors", market="made", sha=sha)
 
 
-def test_a_file_that_is_no_checkpoint_is_refused_without_running_it(tmp_path: Path) -> None:
-    file = tmp_path / "model.safetensors"
-    torch.save({"weights": torch.ones(3)}, file)
-    from translation.artifacts import sha256
-
-    with pytest.raises(DtmlError, match="is no checkpoint"):
-        load_ensemble(file, market="made", sha=sha256(file))
-
-
 @pytest.mark.slow
 def test_probability_is_the_mean_of_the_members_and_masked_stocks_get_none(
     ensemble: Ensemble,
@@ -376,14 +352,6 @@ def test_a_device_of_a_number_is_used_alone_and_cuda_is_every_gpu(
     ]
     assert fitting.devices_of(torch.device("cuda:1")) == [torch.device("cuda:1")]
     assert fitting.devices_of(CPU) == [CPU]
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
-def test_a_cuda_training_learns_what_a_cpu_training_learns() -> None:
-    cuda = torch.device("cuda")
-    on_cpu, on_cuda = fit(), fit(device=cuda)
-    losses = [[epoch.loss for epoch in found.epochs] for found in (on_cpu, on_cuda)]
-    assert losses[1] == pytest.approx(losses[0], rel=0.02)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")

@@ -43,7 +43,6 @@ CONFIG = TrainingConfig(
 # The first process has the mean of the kept weights, the others the last ones: of one check, these
 # are the same.
 LAST_WEIGHTS = replace(CONFIG, average=1)
-KILLED_CONFIG = replace(CONFIG, updates=60, check_every=10)
 # what no clock decides
 CHECKS = [
     "step",

@@ -3,9 +3,6 @@ that change nothing, ends as asked.
 """
 
 import math
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,12 +17,9 @@ from tests.support.bounds import (
     assert_gradients_close_in_float32,
     in_float64,
 )
-from tests.support.places import ROOT
 from tests.support.translations import (
-    CHECKS,
     CONFIG,
     CPU,
-    KILLED_CONFIG,
     WIDTH,
     drawn,
     examples,
@@ -224,50 +218,6 @@ def test_an_end_within_the_keeping_of_a_check_does_no_harm(
     resumed, _ = trained(tmp_path / "broken")
     assert same(resumed, undisturbed)
     assert len([*(tmp_path / "broken").glob("step-*")]) == CONFIG.average
-
-
-KILLED = """
-import sys
-from pathlib import Path
-from typing import Any
-from tests.support.translations import KILLED_CONFIG, figures, trained
-with open(sys.argv[2], "a") as told:
-    def tell(check):
-        print(*figures(check), file=told, flush=True)
-    print("ready", flush=True)
-    trained(Path(sys.argv[1]), KILLED_CONFIG, on_check=tell)
-"""
-
-
-@pytest.mark.soak
-def test_a_killed_training_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
-    told, whole = tmp_path / "told.txt", list[Check]()
-    undisturbed, _ = trained(tmp_path / "whole", KILLED_CONFIG, on_check=whole.append)
-    command = [sys.executable, "-c", KILLED, str(tmp_path / "broken"), str(told)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
-        assert process.stdout is not None
-        try:
-            process.stdout.readline()
-            while process.poll() is None and told.read_text().count("\n") < 2:
-                time.sleep(0.01)
-            time.sleep(0.003 * (time.time_ns() % 20))  # a random moment from there on
-        finally:
-            process.kill()
-    resumed, _ = trained(
-        tmp_path / "broken", KILLED_CONFIG, on_check=lambda each: _append(told, each)
-    )
-    assert same(resumed, undisturbed)
-    lines = [line for line in told.read_text().splitlines() if len(line.split()) == len(CHECKS)]
-    said = {tuple(float(each) for each in line.split()) for line in lines}
-    wanted = {tuple(map(float, figures(each))) for each in whole}
-    assert said == wanted
-    # a check is told before it is kept: that of the moment in between, twice
-    assert len(lines) <= len(whole) + 1
-
-
-def _append(file: Path, check: Check) -> None:
-    with file.open("a") as told:
-        print(*figures(check), file=told)
 
 
 def judged_as(monkeypatch: pytest.MonkeyPatch, *losses: float) -> None:
