@@ -80,7 +80,7 @@ def train(options: argparse.Namespace) -> None:
     _say(recipe_of(model.card))
     for name, test in recipe.tests.items():
         sources, references = zip(*test.pairs(), strict=True)
-        translations = translate(model, sources, Search(), name_of=test.place_of)
+        translations = translate(model, sources, Search())
         hypotheses = [translation.text for translation in translations]
         result = score(hypotheses, references, language=model.card.target_language)
         interval = f"[{result.low:.1f}, {result.high:.1f}]"
@@ -97,10 +97,7 @@ def translate_lines(options: argparse.Namespace) -> None:
     model = load_model(options.model, torch.device(options.device))
     lines = list(lines_in(sys.stdin.buffer, "standard input"))
 
-    def name_of(index: int) -> str:
-        return f"line {index + 1} of standard input"
-
-    for translation in translate(model, lines, settings, name_of=name_of):
+    for translation in translate(model, lines, settings):
         # A translation may have line separators, but each input line gets one output line.
         one_line = " ".join(translation.text.splitlines())
         sys.stdout.write(f"{one_line}\n")

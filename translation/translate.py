@@ -14,7 +14,6 @@ from translation.models import Model
 from translation.transformer import Transformer
 
 MAX_PIECES = 150  # of a text translated at once; longer texts are cut at the ends of sentences
-LONGEST_NAME = 60  # characters of a text that an error is about
 SENTENCE_END = re.compile("(?<=[.!?\u2026])\\s+|(?<=[\u3002\uff01\uff1f])\\s*")
 
 
@@ -55,43 +54,23 @@ def translate(
     how: Search,
     *,
     report: Callable[[int], object] | None = None,
-    name_of: Callable[[int], str] | None = None,
 ) -> list[Translation]:
     """Translate texts of any length, in order; the Unicode form of a text makes no difference.
 
     A text of more than `MAX_PIECES` pieces is translated part by part: its best translation joins
     the best one of each part, its second best the second best ones, and so on. The translation of
     an empty text is empty. `report` is called with the number of parts translated since its last
-    call. Raises TranslationError as `search` does. The message calls a text `name_of(index)`, by
-    default its number and its beginning.
+    call. Raises TranslationError as `search` does.
     """
     parts_of_texts = [_parts(model, composed(text)) for text in texts]
     parts = list(chain.from_iterable(parts_of_texts))
-    # The index of the text of each part.
-    owners = [index for index, parts_of_text in enumerate(parts_of_texts) for _ in parts_of_text]
-
-    def name_of_part(index: int) -> str:
-        owner = owners[index]
-        name = name_of(owner) if name_of else f"text {owner + 1} ({beginning_of(texts[owner])})"
-        if len(parts_of_texts[owner]) == 1:
-            return name
-        return f"part {index - owners.index(owner) + 1} of {name}"
-
-    found = search(
-        model.decoder, parts, how, report=report, name_of=name_of_part, device=model.device
-    )
+    found = search(model.decoder, parts, how, report=report, device=model.device)
     hypotheses = iter(found)
     translations: list[Translation] = []
     for parts_of_text in parts_of_texts:
         hypotheses_of_text = list(islice(hypotheses, len(parts_of_text)))
         translations.append(_joined(model, parts_of_text, hypotheses_of_text))
     return translations
-
-
-def beginning_of(text: str) -> str:
-    """Return a text in quotation marks and on one line, cut if it is long, to be named by it."""
-    line = " ".join(text.split())
-    return f'"{line}"' if len(line) <= LONGEST_NAME else f'"{line[: LONGEST_NAME - 3]}..."'
 
 
 def _parts(model: Model, text: str) -> list[list[int]]:

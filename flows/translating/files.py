@@ -8,7 +8,6 @@ import json
 import logging
 import os
 from collections.abc import Mapping
-from functools import partial as with_arguments
 from itertools import islice
 from pathlib import Path
 
@@ -88,8 +87,7 @@ def _translate_in_parts(
     remaining_lines = islice(lines_of(source), count, None)
     part = list(islice(remaining_lines, LINES_AT_ONCE))
     while part:
-        name_of = with_arguments(_name_of_line, source, count)
-        translations = translate(model, part, how, name_of=name_of)
+        translations = translate(model, part, how)
         # Without line breaks inside, as each line of the source has one line.
         _append(partial, [" ".join(translation.text.splitlines()) for translation in translations])
         count += len(part)
@@ -100,10 +98,6 @@ def _translate_in_parts(
         os.fsync(stream.fileno())  # first on the disk, then under its name
     partial.replace(to)
     notes.unlink(missing_ok=True)
-
-
-def _name_of_line(source: Path, lines_before: int, index: int) -> str:
-    return f"line {lines_before + index + 1} of {source}"
 
 
 def _line_count_and_hash(source: Path) -> tuple[int, str]:

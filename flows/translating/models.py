@@ -209,7 +209,7 @@ def score_on(
     language = model.card.target_language
 
     def translated_by(translator: Model) -> list[str]:
-        found = translate(translator, sources, how, name_of=test.place_of)
+        found = translate(translator, sources, how)
         return [translation.text for translation in found]
 
     output = translated_by(model)

@@ -137,8 +137,7 @@ def _translate_and_store(
                 translations.renew(conn, worker, ids, LEASE_S)
 
     def translate_all(sources: Sequence[str]) -> list[Translation]:
-        # The reason is stored beside the text.
-        return translate(model, sources, how=how, report=renew_lease, name_of=lambda _: "the text")
+        return translate(model, sources, how=how, report=renew_lease)
 
     fit_texts = [text for text in texts if text["unfit"] is None]
     failures = {text["id"]: text["unfit"] for text in texts if text["unfit"] is not None}

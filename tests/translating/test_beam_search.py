@@ -336,12 +336,8 @@ def test_a_search_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
 
 
 def test_a_network_without_numbers_is_refused() -> None:
-    said = ".*no translation,.*not numbers.* train"
-    broken = Table(lambda _: {A: math.nan})
-    with pytest.raises(TranslationError, match=f"^sentence 2 {said}"):
-        search(broken, [[], [A, B]], Search(beams=2))
-    with pytest.raises(TranslationError, match=f"^line 8 {said}"):
-        search(broken, [[], [A, B]], Search(beams=2), name_of=lambda index: f"line {index + 7}")
+    with pytest.raises(TranslationError, match=r"no translation,.*not numbers.* train"):
+        search(Table(lambda _: {A: math.nan}), [[], [A, B]], Search(beams=2))
 
 
 class Short:
@@ -364,6 +360,6 @@ def test_what_finds_no_memory_is_searched_by_halves(willing: Willing) -> None:
     assert sum(told) == len(SOURCES)
     with pytest.raises(
         TranslationError,
-        match=r"^out of memory.* \d+ alone,.*\d+ pieces: ",
+        match=r"^out of memory.* \d+ pieces alone: ",
     ):
         search(Short(willing, 0), SOURCES, how)

@@ -1,6 +1,5 @@
 """Laws of translating texts: each is translated alone, whatever its length or script."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,7 +9,6 @@ from benchmarks.made_language import made_pairs
 from tests.support.bounds import assert_close_in_float32
 from tests.support.translations import NETWORK, drawn, model_of, tokenizer
 from translation.decoding.beam_search import GREEDY, Search
-from translation.errors import TranslationError
 from translation.models import Model
 from translation.translate import MAX_PIECES, translate
 
@@ -72,31 +70,6 @@ def test_sentences_without_spaces_are_cut_at_their_ends_and_joined_as_their_lang
     (alone,), (whole,) = (translate(other, [text], GREEDY) for text in (sentence, sentence * 5))
     assert alone.text
     assert whole.text == space.join([alone.text] * 5)
-
-
-def test_an_error_names_the_text_and_its_part(
-    model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def failing(
-        _decoder: object,
-        parts: Sequence[object],
-        _how: object,
-        *,
-        name_of: Callable[[int], str],
-        **_options: object,
-    ) -> None:
-        raise TranslationError("; ".join(name_of(index) for index in range(len(parts))))
-
-    sentence = "bano lume."
-    monkeypatch.setattr("translation.translate.MAX_PIECES", len(model.source.encode(sentence)))
-    monkeypatch.setattr("translation.translate.search", failing)
-    texts = [sentence, f"{sentence}\n{sentence}"]
-    with pytest.raises(TranslationError) as told:
-        translate(model, texts, GREEDY)
-    second = f'text 2 ("{sentence} {sentence}")'
-    assert str(told.value) == f'text 1 ("{sentence}"); part 1 of {second}; part 2 of {second}'
-    with pytest.raises(TranslationError, match=r"^line 4; part 1 of line 5; part 2 of line 5$"):
-        translate(model, texts, GREEDY, name_of=lambda index: f"line {index + 4}")
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ import shutil
 import signal
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from filelock import FileLock
@@ -19,7 +18,6 @@ from filelock import FileLock
 from flows.translating import files as translate_files
 from tests.support.commands import Command
 from tests.support.recipe import SOURCES, ended, is_one_line, started
-from translation.errors import TranslationError
 
 pytestmark = pytest.mark.slow
 
@@ -128,20 +126,6 @@ def test_another_text_search_or_model_starts_anew(
     noted = interrupted_after(monkeypatch, 9)
     assert translate(*again)[0] == 0
     assert sum(noted) == 60
-
-
-@pytest.mark.usefixtures("in_small_parts", "text")
-def test_an_error_names_the_line_of_the_file(
-    translate: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def failing(model: object, lines: list[str], how: object, **options: Any) -> object:
-        if "" in lines:
-            raise TranslationError(f"{options['name_of'](lines.index(''))} has no translation")
-        return translated(model, lines, how, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(translate_files, "translate", failing)
-    code, _, complaint = translate("file", "text", "--to", "out")
-    assert (code, is_one_line(complaint), "line 31 of text" in complaint) == (1, True, True)
 
 
 MISTAKES = {

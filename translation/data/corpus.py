@@ -66,10 +66,6 @@ class Corpus:
             written = _matched(self.source, self.target)
         return ((composed(first), composed(second)) for first, second in written)
 
-    def place_of(self, index: int) -> str:
-        """Return where the source of a pair is, by its index in `pairs`: line 3 of val.en.txt."""
-        return f"line {index + 1} of {self.source}"
-
     def _rows(self, file: Path) -> Iterator[Pair]:
         first, second = self.columns
         number = 0

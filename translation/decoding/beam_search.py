@@ -81,11 +81,6 @@ class Hypothesis:
     attention: Tensor | None = field(default=None, compare=False)
 
 
-def numbered(index: int) -> str:
-    """Return how an error names a sentence of which nothing but its index is known."""
-    return f"sentence {index + 1}"
-
-
 @torch.no_grad()
 def search(
     decoder: IncrementalDecoder,
@@ -93,7 +88,6 @@ def search(
     how: Search,
     *,
     report: Callable[[int], object] | None = None,
-    name_of: Callable[[int], str] = numbered,
     device: torch.device | str = "cpu",
 ) -> list[list[Hypothesis]]:
     """Translate `sources`, token numbers without END; return the best translations of each.
@@ -103,8 +97,7 @@ def search(
     `how.extra` tokens more than its source. `report` is called with the number of sentences done
     since its last call. `device` is that of the network. If memory runs out, the batch is halved.
     Raises TranslationError if no translation of a source has a probability above 0, as when the
-    network's scores are NaN, and if memory does not suffice for one sentence. The message calls the
-    source `name_of(index)`.
+    network's scores are NaN, and if memory does not suffice for one sentence.
     """
     # The hypotheses of each source; an empty list is one that is still to be translated.
     of_empty = Hypothesis((), 0.0, 0.0, torch.ones(1, 1) if how.with_attention else None)
@@ -120,7 +113,7 @@ def search(
             beams = _begin(decoder, sentences, how, device)
             while beams.sentences:
                 for sentence in beams.advance(decoder):
-                    hypotheses[sentence.number] = sentence.answer(name_of)
+                    hypotheses[sentence.number] = sentence.answer()
                     if report:
                         report(1)
         except (RuntimeError, MemoryError) as error:
@@ -131,10 +124,10 @@ def search(
                 way_out = "a device with more memory"
                 if how.beams > 1:
                     way_out = f"fewer than {how.beams} beams, or {way_out}"
-                number = unfinished[0]
-                alone = f"{name_of(number)} alone, which has {len(sources[number])} pieces"
+                pieces = len(sources[unfinished[0]])
                 raise TranslationError(
-                    f"out of memory with {alone}: shorten it, or use {way_out}"
+                    f"out of memory with a sentence of {pieces} pieces alone: shorten it, or use "
+                    f"{way_out}"
                 ) from error
             half = len(unfinished) // 2
             waiting.appendleft(unfinished[half:])
@@ -260,14 +253,14 @@ class _Sentence:
         score_to_beat = self.finished[self.how.best - 1].score
         return log_probability / self.highest_penalty <= score_to_beat
 
-    def answer(self, name_of: Callable[[int], str]) -> list[Hypothesis]:
+    def answer(self) -> list[Hypothesis]:
         """Return the best hypotheses; raises TranslationError if there is none."""
         if not self.finished:
             raise TranslationError(
-                f"{name_of(self.number)} has no translation, because the network's scores are not "
-                "numbers or give every token probability 0: train the model again with a lower "
-                "training.peak (the highest learning rate), and delete the folder of the saved "
-                "training state if the next run names it"
+                "there is no translation, because the network's scores are not numbers or give "
+                "every token probability 0: train the model again with a lower training.peak (the "
+                "highest learning rate), and delete the folder of the saved training state if the "
+                "next run names it"
             )
         return self.finished[: self.how.best]
 

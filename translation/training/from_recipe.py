@@ -27,7 +27,7 @@ from translation.training.loop import (
     validation_loss,
 )
 from translation.training.pace import choose_size
-from translation.translate import MAX_PIECES, beginning_of
+from translation.translate import MAX_PIECES
 
 
 def train_model(
@@ -184,16 +184,10 @@ def validation_bleu(
         places = range(process_group.rank, len(sources), process_group.world_size)
         was_training = network.training
 
-        def name_of(index: int) -> str:
-            """Return how an error names a sentence, whose line is not known any more."""
-            text = cached.source.decode(sources[places[index]])
-            return f"the validation sentence {beginning_of(text)}"
-
         hypotheses = search(
             incremental_decoder(network.eval()),
             [sources[place] for place in places],
             GREEDY,
-            name_of=name_of,
             device=device,
         )
         network.train(was_training)
