@@ -186,7 +186,7 @@ def save_model(folder: Path, model: Model) -> Card:
         )
 
     def fill(empty: Path) -> None:
-        save_weights(empty / WEIGHTS, model.network.state_dict())
+        save_weights(empty / WEIGHTS, model.network)
         model.source.save(empty / SOURCE)
         if model.target is not model.source:  # both languages may share one vocabulary
             model.target.save(empty / TARGET)

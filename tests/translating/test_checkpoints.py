@@ -116,7 +116,7 @@ def test_a_failure_while_writing_leaves_what_was(
 
 def test_tied_weights_are_written_once_and_come_back_tied(tmp_path: Path) -> None:
     network, other = drawn(0), drawn(1)
-    save_weights(tmp_path / "w.safetensors", network.state_dict())
+    save_weights(tmp_path / "w.safetensors", network)
     with safe_open(tmp_path / "w.safetensors", "pt") as opened:
         names = list(opened.keys())
     assert len(names) == len({each.data_ptr() for each in network.state_dict().values()})

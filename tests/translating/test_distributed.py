@@ -48,7 +48,7 @@ for dropout, accumulate, tokens in RECIPES:
     )
     config = replace(LAST_WEIGHTS, accumulate=accumulate, batch_tokens=tokens)
     train_network(network, WIDTH, examples(), examples(2, 24), config, context)
-    save_weights(own / f"rank{{process_group.rank}}.safetensors", network.state_dict())
+    save_weights(own / f"rank{{process_group.rank}}.safetensors", network)
     if process_group.rank == 0:
         (own / "losses.txt").write_text("\\n".join(f"{{one}} {{other}}" for one, other in losses))
 """

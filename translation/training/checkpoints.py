@@ -85,7 +85,7 @@ def _kind(optimiser: Optimizer) -> str:
 
 def keep_weights(folder: Path, network: nn.Module, progress: Progress, count: int) -> None:
     """Save this step's weights beside earlier ones; list the last `count` in `progress.kept`."""
-    save_weights(folder / _name(progress.step), network.state_dict())
+    save_weights(folder / _name(progress.step), network)
     steps = [*progress.kept, progress.step]
     progress.kept = steps[-count:]
 
@@ -113,27 +113,18 @@ def average_weights(folder: Path, steps: Sequence[int]) -> dict[str, Tensor]:
     return {name: (value / len(steps)).float() for name, value in total.items()}
 
 
-def save_weights(file: Path, weights: Mapping[str, Tensor]) -> None:
-    """Write weights; tensors that share memory, such as tied embeddings, are written once.
-
-    They are written under the first of their names.
-    """
-    distinct: dict[str, Tensor] = {}
-    addresses: set[int] = set()
-    for name, value in weights.items():
-        if value.data_ptr() not in addresses:
-            addresses.add(value.data_ptr())
-            distinct[name] = value
-    artifacts.write(file, distinct, {})
+def save_weights(file: Path, network: nn.Module) -> None:
+    """Write the weights; one of several names, such as a tied embedding, under the first alone."""
+    artifacts.write(file, dict(network.named_parameters()), {})
 
 
 def load_weights(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Load weights into a network; raises TranslationError if they do not fit it."""
-    first: dict[int, str] = {}  # the first name of each tensor, by its address
+    first: dict[int, str] = {}  # the first name of each parameter
     named = dict(weights)
-    for name, value in network.state_dict().items():
-        stored_as = first.setdefault(value.data_ptr(), name)
-        if stored_as in weights:  # a tied tensor is stored under the first of its names
+    for name, parameter in network.named_parameters(remove_duplicate=False):
+        stored_as = first.setdefault(id(parameter), name)
+        if stored_as in weights:
             named[name] = weights[stored_as]
     try:
         network.load_state_dict(named)
