@@ -54,8 +54,7 @@ def save_ensemble(ensemble: Ensemble, file: Path) -> str:
     Raises DtmlError, naming the parameter, for a weight that is NaN or infinite.
     """
     _require_finite(ensemble.weights, f"the model of {ensemble.market} is not saved")
-    artifacts.write(file, ensemble.weights, _card(ensemble))
-    return artifacts.sha256(file)
+    return artifacts.write(file, ensemble.weights, _card(ensemble))
 
 
 def checkpoint_hash(ensemble: Ensemble) -> str:
@@ -114,19 +113,11 @@ def read_checkpoint(file: Path, *, market: str, sha: str, remedy: str) -> tuple[
     Raises DtmlError, which ends with what to do, where the file is missing, changed or damaged, or
     of another market.
     """
-    if not file.exists():
-        raise DtmlError(f"checkpoint {file} does not exist: {remedy}")
-    actual_sha = artifacts.sha256(file)
-    if actual_sha != sha:
-        raise DtmlError(
-            f"checkpoint {file} has SHA-256 {actual_sha[:12]}..., but its training recorded "
-            f"{sha[:12]}...: it was changed or damaged; {remedy}"
-        )
     try:
-        tensors, card = artifacts.read(file)
+        tensors, card = artifacts.read(file, sha)
         trained_for = card["market"]
     except (ArtifactError, KeyError, TypeError) as error:
-        raise DtmlError(f"{file} is no checkpoint ({error}): {remedy}") from error
+        raise DtmlError(f"checkpoint {file} cannot be used: {error}; {remedy}") from error
     if trained_for != market:
         raise DtmlError(
             f"checkpoint {file} was trained for market {trained_for}, not {market}: train anew "

@@ -27,6 +27,7 @@ from db.rows.predictions import VALUES
 from db.tables import BAR_VALUES
 from dtml.errors import DtmlError, UsageError
 from flows.settings import chain_file, weights_file
+from translation.atomic_files import sha256
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("db", "dtml", "flows", "translation")
@@ -303,8 +304,6 @@ def _differences(
 def _flaw_of_file(path: str | None, sha: str | None) -> str | None:
     if path is None:
         return None
-    from translation.artifacts import sha256  # which loads torch
-
     try:
         actual = sha256(weights_file(path))
     except (DtmlError, OSError) as error:

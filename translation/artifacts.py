@@ -11,7 +11,7 @@ from safetensors.torch import save
 from torch import Tensor
 from torch.optim import Optimizer
 
-from translation.atomic_files import write_whole
+from translation.atomic_files import sha256, write_whole
 
 Tensors = dict[str, Tensor]
 Card = dict[str, Any]  # of what JSON can hold
@@ -22,15 +22,23 @@ class ArtifactError(Exception):
     """A file cannot be read or is no artifact; the message is the reason alone, on one line."""
 
 
-def write(file: Path, tensors: Mapping[str, Tensor], card: Mapping[str, Any]) -> None:
-    """Write tensors and card, whole or not at all."""
+def write(file: Path, tensors: Mapping[str, Tensor], card: Mapping[str, Any]) -> str:
+    """Write tensors and card, whole or not at all, and return the SHA-256 of the file."""
     data = _as_bytes(tensors, card)
     write_whole(file, lambda partial: partial.write_bytes(data))
+    return hashlib.sha256(data).hexdigest()
 
 
-def read(file: Path) -> tuple[Tensors, Card]:
-    """Return the tensors and the card; the values of the tensors stay on the disk until used."""
+def read(file: Path, sha: str | None = None) -> tuple[Tensors, Card]:
+    """Return the tensors and the card of a file, whose SHA-256 must be `sha`, if given.
+
+    The values of the tensors stay on the disk until they are used.
+    """
     try:
+        if sha is not None and (actual := sha256(file)) != sha:
+            raise ArtifactError(
+                f"its SHA-256 is {actual[:12]}..., not {sha[:12]}...: it was changed or damaged"
+            )
         file.open("rb").close()  # safetensors calls every file that it cannot open missing
         with safe_open(file, framework="pt") as stream:
             card = json.loads(stream.metadata()["card"])
@@ -45,12 +53,6 @@ def read(file: Path) -> tuple[Tensors, Card]:
 def hash_of(tensors: Mapping[str, Tensor], card: Mapping[str, Any]) -> str:
     """Return the SHA-256 that the file would have."""
     return hashlib.sha256(_as_bytes(tensors, card)).hexdigest()
-
-
-def sha256(file: Path) -> str:
-    """Return the hexadecimal SHA-256 of a file."""
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def not_finite(tensors: Mapping[str, Tensor]) -> str | None:

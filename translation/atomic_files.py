@@ -3,6 +3,7 @@
 import ctypes
 import errno
 import fcntl
+import hashlib
 import os
 import shutil
 from collections.abc import Callable
@@ -110,6 +111,12 @@ def _lock(descriptor: int) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def sha256(file: Path) -> str:
+    """Return the hexadecimal SHA-256 of a file."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def sync(folder: Path) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from translation.artifacts import not_finite, sha256
-from translation.atomic_files import write_folder_whole
+from translation.artifacts import not_finite
+from translation.atomic_files import sha256, write_folder_whole
 from translation.cards import CONFIG, RESTORE, Card, read_card
 from translation.data.tokenizer import Tokenizer
 from translation.decoding.incremental import (

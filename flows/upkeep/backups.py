@@ -1,7 +1,6 @@
 """Back up a whole store with its checkpoints and frozen nights into a folder, and restore it."""
 
 import errno
-import hashlib
 import json
 import re
 import shutil
@@ -20,7 +19,7 @@ from db.read import read
 from db.rows import markets
 from dtml.errors import DtmlError, UsageError
 from flows.settings import MODELS, WEIGHTS, chain_file, data_folder
-from translation.atomic_files import write_folder_whole, write_whole
+from translation.atomic_files import sha256, write_folder_whole, write_whole
 
 STORE = "dtml.sqlite"
 MANIFEST = "manifest.json"
@@ -108,7 +107,7 @@ def _fill(engine: Engine, folder: Path, progress: Progress) -> None:
                 "command again"
             )
     snapshot_engine.dispose()
-    files[STORE] = _sha256(folder / STORE)
+    files[STORE] = sha256(folder / STORE)
     manifest = Manifest(
         made_at=datetime.now(UTC).isoformat(timespec="seconds"),
         program=version("dtml-nightshift"),
@@ -130,7 +129,7 @@ def _copy(folder: Path, name: str) -> str:
     """Copy a file of the program into a backup; return the SHA-256 of the copy."""
     (folder / name).parent.mkdir(exist_ok=True)
     shutil.copyfile(_place_of(name), folder / name)
-    return _sha256(folder / name)
+    return sha256(folder / name)
 
 
 def read_backup(folder: Path) -> Manifest:
@@ -228,7 +227,7 @@ def _fault_of(file: Path, sha: str) -> str | None:
     """Return why a file is not the one with this SHA-256, or None if it is."""
     if not file.is_file():
         return "it does not exist"
-    if _sha256(file) != sha:
+    if sha256(file) != sha:
         return "it was changed or damaged"
     return None
 
@@ -243,12 +242,3 @@ def _put_back(saved: Path, file: Path, sha: str) -> None:
             "away, or set DTML_DATA and DTML_REPORTS to empty folders, and run the same command "
             "again"
         )
-
-
-def _sha256(file: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal.
-
-    `dtml.checkpoints` has such a function too, but to import it would load torch.
-    """
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

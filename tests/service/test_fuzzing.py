@@ -35,7 +35,8 @@ from flows.cli import app
 from flows.failures import run_command
 from tests.support.price_files import FIRST, LAST, MARKET, long
 from translation import artifacts
-from translation.artifacts import ArtifactError, sha256
+from translation.artifacts import ArtifactError
+from translation.atomic_files import sha256
 from translation.data.corpus import Corpus
 from translation.errors import TranslationError
 from translation.models import load_model

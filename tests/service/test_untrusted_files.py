@@ -21,7 +21,7 @@ from dtml.sources.files import FileSource
 from dtml.windows import WindowConfig
 from tests.support.price_files import FIRST, LAST, MARKET
 from translation import artifacts
-from translation.artifacts import sha256
+from translation.atomic_files import sha256
 
 CARD: dict[str, Any] = {
     "format": 1,
@@ -120,7 +120,7 @@ def test_weights_that_are_no_numbers_are_named_before_saving_and_on_loading(
 def test_a_pickle_that_is_called_a_checkpoint_is_not_run(tmp_path: Path) -> None:
     file, mark = tmp_path / "model.safetensors", tmp_path / "ran"
     file.write_bytes(pickle.dumps(Evil(mark)))
-    with pytest.raises(DtmlError, match="is no checkpoint"):
+    with pytest.raises(DtmlError, match="cannot be used: damaged"):
         load_ensemble(file, market="made", sha=sha256(file))
     assert not mark.exists()
 
