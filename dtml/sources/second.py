@@ -1,10 +1,10 @@
 """A market's second source: the same bars as another feed gives them, to be compared."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import date
+from typing import TypeVar
 
 from dtml.errors import UsageError
 from dtml.markets import Constituent, Index, Market
@@ -16,6 +16,7 @@ IN_CURRENCY = (*PRICES, "adj_close", "dividend")  # columns of bars
 # The table that describes the files of prices, which errors name, and that of a second source.
 TABLE_OF_PRICES = "[columns]"
 OWN_TABLE = "[second_source.columns]"
+Listed = TypeVar("Listed", Index, Constituent)
 
 
 @dataclass(frozen=True)
@@ -51,16 +52,15 @@ class SecondFeed(Source):
         with _naming_its_columns():
             answer = self.source.fetch(asked, last)
         symbol_of = {self.names.get(symbol, symbol): symbol for symbol in first}
-        bars = answer.bars[answer.bars["symbol"].isin(list(symbol_of))]
-        bars = bars.assign(symbol=bars["symbol"].map(symbol_of))
+        bars = answer.bars[answer.bars["symbol"].isin(list(symbol_of))].reset_index(drop=True)
+        bars["symbol"] = bars["symbol"].map(symbol_of)
         if self.price_unit != 1:
-            columns = list(IN_CURRENCY)
-            bars[columns] = bars[columns] * self.price_unit
-        outcomes = answer.outcomes.assign(symbol=answer.outcomes["symbol"].map(symbol_of))
-        if isinstance(self.source, FileSource):
-            details = outcomes["detail"].str.replace(TABLE_OF_PRICES, OWN_TABLE, regex=False)
-            outcomes = outcomes.assign(detail=details)
-        return Fetched(bars=bars.reset_index(drop=True), outcomes=outcomes)
+            bars[list(IN_CURRENCY)] *= self.price_unit
+        outcomes = answer.outcomes.assign(
+            symbol=answer.outcomes["symbol"].map(symbol_of),
+            detail=answer.outcomes["detail"].str.replace(TABLE_OF_PRICES, OWN_TABLE, regex=False),
+        )
+        return Fetched(bars=bars, outcomes=outcomes)
 
 
 @contextmanager
@@ -84,24 +84,18 @@ def open_second_source(market: Market) -> SecondFeed:
     # The market under the second source's symbols, with the layout of the second source's files.
     renamed_market = replace(
         market,
-        index=replace(
-            market.index,
-            symbol=names.get(market.index.symbol, market.index.symbol),
-            source_symbol=names.get(market.index.symbol, market.index.source_symbol),
-        ),
-        constituents=tuple(_renamed(stay, names) for stay in market.constituents),
+        index=_renamed(market.index, names),
+        constituents=tuple(_renamed(stock, names) for stock in market.constituents),
         columns=second.columns,
     )
     source = open_source(second.source, renamed_market, prices=second.prices, index=second.index)
     return SecondFeed(source=source, names=names, price_unit=second.price_unit)
 
 
-def _renamed(stay: Constituent, names: Mapping[str, str]) -> Constituent:
-    """Return a stay under the second source's symbol; unchanged if `names` has none for it."""
-    if stay.symbol not in names:
-        return stay
-    name = names[stay.symbol]
-    return replace(stay, symbol=name, source_symbol=name)
+def _renamed(stock: Listed, names: Mapping[str, str]) -> Listed:
+    """Return a stock or an index under the second source's symbol, if `names` has one for it."""
+    name = names.get(stock.symbol)
+    return stock if name is None else replace(stock, symbol=name, source_symbol=name)
 
 
 def _names(market: Market) -> dict[str, str]:
@@ -118,23 +112,19 @@ def _names(market: Market) -> dict[str, str]:
     if second.suffix is not None:
         for symbol in market.symbols:
             names.setdefault(symbol, symbol + second.suffix)
+    owners: dict[str, set[str]] = {}
     listed: list[Index | Constituent] = [market.index, *market.constituents]
-    # The second source is asked for these under the market's symbols or source symbols.
-    without_name = [stock for stock in listed if stock.symbol not in names]
-    taken = {stock.symbol for stock in without_name}
-    taken |= {stock.source_symbol for stock in without_name}
-    uses = Counter(names.values())
+    for stock in listed:
+        # Without a name of its own, a stock is asked for under its symbol or source symbol.
+        own = names.get(stock.symbol)
+        for name in (stock.symbol, stock.source_symbol) if own is None else (own,):
+            owners.setdefault(name, set()).add(stock.symbol)
     for symbol, name in names.items():
-        if name in taken or uses[name] > 1:
-            others = [other for other in names if names[other] == name and other != symbol]
-            others += [
-                stock.symbol
-                for stock in without_name
-                if name in (stock.symbol, stock.source_symbol)
-            ]
+        others = owners[name] - {symbol}
+        if others:
             raise UsageError(
                 f"market {market.name}: [second_source] gives {symbol} the symbol {name!r}, which "
-                f"is also that of {others[0]}: give each of the two a symbol of its own in "
+                f"is also that of {min(others)}: give each of the two a symbol of its own in "
                 "[second_source.symbols]"
             )
     return names

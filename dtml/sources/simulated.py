@@ -22,7 +22,6 @@ from numpy import ndarray
 
 from dtml.evaluation.ranking import rank_ics
 from dtml.markets.definition import AnyCalendar
-from dtml.prices.bars import BAR_COLUMNS
 from dtml.prices.sessions import sessions_between
 from dtml.sources import Fetched, Source
 
@@ -111,24 +110,21 @@ class SimulatedMarket:
         no_news = np.zeros((1, self.leaders))
         last_leading = np.vstack([no_news, leading[:-1]])
         copied = np.repeat(last_leading, self.followers, axis=1)
-        rest = math.sqrt(1 - self.correlation**2)
-        following = self.correlation * copied + rest * self._unexplained(sessions)
-        return DAILY_VOLATILITY * np.hstack([leading, following])
-
-    def _unexplained(self, sessions: int) -> Shocks:
-        """Draw the part of followers that leaders do not explain: market, sector and own news.
-
-        Its variance is 1.
-        """
-        symbols = self.follower_symbols
         market = self.generator("market").standard_normal((sessions, 1))
         sectors = self.generator("sectors").standard_normal((sessions, self.sectors))
-        own = self.generator("own").standard_normal((sessions, len(symbols)))
-        sector_of_stock = [int(self.sector_of(symbol).split()[1]) - 1 for symbol in symbols]
-        sector = sectors[:, sector_of_stock]  # [sessions followers]
-        own_share = 1 - MARKET_SHARE - SECTOR_SHARE
-        common = math.sqrt(MARKET_SHARE) * market + math.sqrt(SECTOR_SHARE) * sector
-        return np.asarray(common + math.sqrt(own_share) * own)
+        own = self.generator("own").standard_normal(copied.shape)
+        sector_of_stock = [
+            int(self.sector_of(name).split()[1]) - 1 for name in self.follower_symbols
+        ]
+        # What leaders do not explain of a follower has a variance of 1.
+        unexplained = (
+            math.sqrt(MARKET_SHARE) * market
+            + math.sqrt(SECTOR_SHARE) * sectors[:, sector_of_stock]
+            + math.sqrt(1 - MARKET_SHARE - SECTOR_SHARE) * own
+        )
+        rest = math.sqrt(1 - self.correlation**2)
+        following = self.correlation * copied + rest * unexplained
+        return DAILY_VOLATILITY * np.hstack([leading, following])
 
     def happens(self, stream: str, sessions: int, rate: float) -> Events:
         """Draw the stock-days of an event, independent of each other and of the returns."""
@@ -213,10 +209,15 @@ class SimulatedSource(Source):
         then of `symbols`.
         """
         total = 100 * np.exp(np.cumsum(returns, axis=0))
-        split = np.ones_like(returns)
-        paid = np.zeros_like(returns)
-        if actions:
-            split, paid = self._actions(*returns.shape)
+        split = np.ones_like(returns)  # new shares per old share
+        paid = np.zeros_like(returns)  # dividends, as shares of the price before
+        rows, columns = returns.shape
+        if actions:  # no stock has both on one day
+            splits = self.market.happens("splits", rows, SPLIT_RATE)
+            dividends = self.market.happens("dividends", rows, DIVIDEND_RATE) & ~splits
+            is_three = self.market.generator("split size").random(returns.shape) < 0.5
+            split[splits] = np.where(is_three, 3.0, 2.0)[splits]
+            paid[dividends] = DIVIDEND
         # A split multiplies the shares, and a dividend is reinvested in more of them. `shares`
         # counts those that one share of the first session has become.
         shares = np.cumprod(split / (1 - paid), axis=0)
@@ -231,7 +232,6 @@ class SimulatedSource(Source):
         stream = "stock" if actions else "index"  # only stocks have actions
         drawn = self.market.generator(f"{stream} open").standard_normal(prior.shape)
         opening = np.asarray(prior * np.exp(DAILY_VOLATILITY / 4 * drawn))
-        rows, columns = returns.shape
         drawn_range = self.market.generator(f"{stream} range").random((rows, 2 * columns))
         above, below = np.split(DAILY_VOLATILITY / 2 * drawn_range, 2, axis=1)
         drawn_volume = self.market.generator(f"{stream} volume").random(returns.shape)
@@ -239,34 +239,18 @@ class SimulatedSource(Source):
         # `paid` is a share of the price before the dividend, which is close / (1 - paid).
         dividend = np.where(paid > 0, paid / (1 - paid) * close, np.nan)
 
-        def of_bars(values: ndarray) -> ndarray:
-            """Return the values of the stock-days that have a bar, session by session."""
-            return np.asarray(values[traded])
-
+        values = {
+            "open": opening,
+            "high": np.maximum(opening, close) * (1 + above),
+            "low": np.minimum(opening, close) * (1 - below),
+            "close": close,
+            "adj_close": total / last_shares,
+            "volume": np.round(1e6 * volume),
+            "dividend": dividend,
+            "split": np.where(split != 1, split, np.nan),
+        }
         session_places, stock_places = np.nonzero(traded)  # of the bars, session by session
-        bars = pd.DataFrame(
-            {
-                "symbol": np.array(symbols)[stock_places],
-                "session": sessions[session_places],
-                "open": of_bars(opening),
-                "high": of_bars(np.maximum(opening, close) * (1 + above)),
-                "low": of_bars(np.minimum(opening, close) * (1 - below)),
-                "close": of_bars(close),
-                "adj_close": of_bars(total / last_shares),
-                "volume": of_bars(np.round(1e6 * volume)),
-                "dividend": of_bars(dividend),
-                "split": of_bars(np.where(split != 1, split, np.nan)),
-            }
-        )
-        return bars[list(BAR_COLUMNS)]
-
-    def _actions(self, sessions: int, stocks: int) -> tuple[Shocks, Shocks]:
-        """Draw splits (new shares per old share) and dividends (shares of the price before).
-
-        No stock has both on one day.
-        """
-        splits = self.market.happens("splits", sessions, SPLIT_RATE)
-        dividends = self.market.happens("dividends", sessions, DIVIDEND_RATE) & ~splits
-        is_three = self.market.generator("split size").random((sessions, stocks)) < 0.5
-        new_shares = np.where(is_three, 3.0, 2.0)
-        return np.where(splits, new_shares, 1.0), np.where(dividends, DIVIDEND, 0.0)
+        bars = pd.DataFrame({name: of_days[traded] for name, of_days in values.items()})
+        bars.insert(0, "symbol", np.array(symbols)[stock_places])
+        bars.insert(1, "session", sessions[session_places])
+        return bars

@@ -14,9 +14,9 @@ import shutil
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, timedelta
 from functools import cache
 from typing import Any, NamedTuple
@@ -212,7 +212,15 @@ class YahooSource(Source):
         a row without a usable answer, the symbols left are `not_asked`. Raises UsageError for a
         symbol that the market does not list.
         """
-        sources = self._source_symbols(first)
+        names = {stock.symbol: stock.source_symbol for stock in self.market.constituents}
+        names[self.market.index.symbol] = self.market.index.source_symbol
+        unlisted = [symbol for symbol in first if symbol not in names]
+        if unlisted:
+            raise UsageError(
+                f"market {self.market.name} does not list {', '.join(unlisted)}: list every stock "
+                "to be fetched under [constituents] of the market's file"
+            )
+        sources = [names[symbol] for symbol in first]
         client = _client(sources, self.market.timezone)
         batch = _Batch(client, _session(), last, self.timeout)
         with ThreadPoolExecutor(self.threads) as pool:
@@ -228,19 +236,6 @@ class YahooSource(Source):
             outcomes=pd.DataFrame(outcomes, columns=list(OUTCOME_COLUMNS)),
         )
 
-    def _source_symbols(self, symbols: Iterable[str]) -> list[str]:
-        """Return Yahoo's symbols for the market's; raise UsageError for one that is not listed."""
-        symbols = list(symbols)
-        names = {stock.symbol: stock.source_symbol for stock in self.market.constituents}
-        names[self.market.index.symbol] = self.market.index.source_symbol
-        unlisted = [symbol for symbol in symbols if symbol not in names]
-        if unlisted:
-            raise UsageError(
-                f"market {self.market.name} does not list {', '.join(unlisted)}: list every stock "
-                "to be fetched under [constituents] of the market's file"
-            )
-        return [names[symbol] for symbol in symbols]
-
 
 class _Answer(NamedTuple):
     """The result of a request for one symbol; `detail` is a line for people, empty when ok."""
@@ -250,27 +245,17 @@ class _Answer(NamedTuple):
     bars: pd.DataFrame
 
 
-class _Response(NamedTuple):
-    """What yfinance returned or raised; `table` is its table of prices, None when it raised."""
-
-    status: Status
-    detail: str
-    table: pd.DataFrame | None
-
-
+@dataclass
 class _Batch:
     """The symbols of one fetch, requested from several threads until Yahoo stops answering."""
 
-    def __init__(
-        self, client: Any, session: "Session[AnswerOfYahoo]", last: date, timeout: float
-    ) -> None:
-        self._client = client
-        self._session = session
-        self._last = last
-        self._timeout = timeout
-        self._lock = threading.Lock()
-        self._unanswered = 0  # symbols in a row without a usable answer
-        self._stopped = ""  # why no more symbols are requested; empty while they are
+    client: Any
+    session: "Session[AnswerOfYahoo]"
+    last: date
+    timeout: float
+    unanswered: int = 0  # symbols in a row without a usable answer
+    stopped: str = ""  # why no more symbols are requested; empty while they are
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def ask(self, symbol: str, source_symbol: str, first: date) -> _Answer:
         """Request the bars of one symbol since `first`, unless an earlier answer stopped the batch.
@@ -278,69 +263,63 @@ class _Batch:
         `symbol` is the market's, `source_symbol` Yahoo's. An answer without bars gives the reason.
         """
         # Read without the lock: requests that are under way when the batch stops are completed.
-        if self._stopped:
-            return _Answer("not_asked", self._stopped, no_bars())
-        status, detail, table = self._request(source_symbol, first)
-        bars = no_bars() if table is None else _bars(table, symbol, first, self._last)
-        if status == "ok" and bars.empty:
-            status = "no_data"
-            detail = f"{source_symbol}: no row from {first} to {self._last}"
-        one_line = " ".join(detail.split())[:LONGEST_DETAIL]
-        with self._lock:
-            if status in ("unreachable", "malformed"):
-                self._unanswered += 1
+        if self.stopped:
+            return _Answer("not_asked", self.stopped, no_bars())
+        answer = self._request(symbol, source_symbol, first)
+        with self.lock:
+            if answer.status in ("unreachable", "malformed"):
+                self.unanswered += 1
             else:
-                self._unanswered = 0
-            if status == "rate_limited":
-                self._stopped = "Yahoo's rate limit was reached"
+                self.unanswered = 0
+            if answer.status == "rate_limited":
+                self.stopped = "Yahoo's rate limit was reached"
             # Once stopped, answers that are still under way do not change the number in its reason.
-            elif self._unanswered >= OUTAGE and not self._stopped:
-                self._stopped = (
-                    f"{self._unanswered} symbols in a row had no usable answer, such as {one_line}"
+            elif self.unanswered >= OUTAGE and not self.stopped:
+                self.stopped = (
+                    f"{self.unanswered} symbols in a row had no usable answer, such as "
+                    f"{answer.detail}"
                 )
-        return _Answer(status, one_line, bars)
+        return answer
 
-    def _request(self, source_symbol: str, first: date) -> _Response:
-        """Request a history and classify what yfinance returns or raises.
-
-        The class of an error is not always enough: a missing ticker may be one without data or an
-        answer of another shape, which only Yahoo's reason tells.
-        """
-        errors = self._client.exceptions
-        status: Status
+    def _request(self, symbol: str, source_symbol: str, first: date) -> _Answer:
+        errors = self.client.exceptions
+        status: Status = "no_data"
+        detail = f"no row from {first} to {self.last}"
         try:
-            ticker = self._client.Ticker(source_symbol, session=self._session)
+            ticker = self.client.Ticker(source_symbol, session=self.session)
             table: pd.DataFrame = ticker.history(
                 start=first,
-                end=self._last + timedelta(days=1),  # Yahoo's end is exclusive
+                end=self.last + timedelta(days=1),  # Yahoo's end is exclusive
                 interval="1d",
                 auto_adjust=False,
                 actions=True,
                 keepna=True,  # a bar without prices is rejected with its reason, not lost
-                timeout=self._timeout,
+                timeout=self.timeout,
             )
-            return _Response("ok", "", table)
+            bars = _bars(table, symbol, first, self.last)
+            if not bars.empty:
+                return _Answer("ok", "", bars)
         except AnswerError as error:
             status = error.status
-            detail = f"{source_symbol}: {error}"
-        except errors.YFRateLimitError as error:
-            status = "rate_limited"
-            detail = f"{source_symbol}: {error}"
+            detail = str(error)
         except errors.YFTickerMissingError as error:
-            reason = getattr(error, "yahoo_reason", None) or "no price data found"
-            says_no_data = any(phrase in reason.lower() for phrase in NO_DATA)
+            # It may be a ticker without data or an answer of another shape, which only Yahoo's
+            # reason tells.
+            detail = getattr(error, "yahoo_reason", None) or "no price data found"
+            says_no_data = any(phrase in detail.lower() for phrase in NO_DATA)
             status = "no_data" if says_no_data else "malformed"
-            detail = f"{source_symbol}: {reason}"
-        except errors.YFDataException as error:
-            status = "unreachable"
-            detail = f"{source_symbol}: {error}"
+        except (errors.YFRateLimitError, errors.YFDataException) as error:
+            is_limit = isinstance(error, errors.YFRateLimitError)
+            status = "rate_limited" if is_limit else "unreachable"
+            detail = str(error)
         except (errors.YFException, ValueError, LookupError, TypeError, AttributeError) as error:
             status = "malformed"
-            detail = f"{source_symbol}: no price table: {type(error).__name__}: {error}"
+            detail = f"no price table: {type(error).__name__}: {error}"
         except OSError as error:  # time-outs, refused and broken connections of curl_cffi
             status = "unreachable"
-            detail = f"{source_symbol}: {type(error).__name__}: {error}"
-        return _Response(status, detail, None)
+            detail = f"{type(error).__name__}: {error}"
+        one_line = " ".join(f"{source_symbol}: {detail}".split())[:LONGEST_DETAIL]
+        return _Answer(status, one_line, no_bars())
 
 
 def _bars(table: pd.DataFrame, symbol: str, first: date, last: date) -> pd.DataFrame:
