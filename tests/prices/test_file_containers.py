@@ -9,7 +9,6 @@ import lzma
 import sys
 import zipfile
 from collections.abc import Callable
-from datetime import date
 from pathlib import Path
 from urllib.parse import quote
 
@@ -19,12 +18,7 @@ import pytest
 
 from dtml.errors import UsageError
 from dtml.sources.files import FileSource, containers
-from tests.support.price_files import FIRST, LAST, MARKET, long
-
-
-def read(source: FileSource, first: date = FIRST) -> pd.DataFrame:
-    fetched = source.fetch(dict.fromkeys(source.symbols(), first), LAST)
-    return fetched.bars.sort_values(["symbol", "session"], ignore_index=True)
+from tests.support.price_files import FIRST, LAST, MARKET, long, read
 
 
 def ours(folder: Path, symbols: tuple[str, ...] = ("AAA", "BBB")) -> pd.DataFrame:
@@ -245,7 +239,7 @@ def test_two_files_of_one_stock_in_two_folders_are_refused(tmp_path: Path) -> No
     folder = folder_of(tmp_path)
     (folder / "Z").mkdir()
     (folder / "Z" / "AAA.csv").write_text((folder / "A" / "AAA.csv").read_text())
-    with pytest.raises(UsageError, match=r"A/AAA\.csv and .*Z/AAA\.csv .*same symbol"):
+    with pytest.raises(UsageError, match=r"A/AAA\.csv and .*Z/AAA\.csv .*same table or stock"):
         FileSource(MARKET, folder).symbols()
 
 

@@ -12,18 +12,12 @@ import pytest
 from dtml.errors import UsageError
 from dtml.markets.definition import Columns
 from dtml.sources.files import FileSource
-from tests.support.price_files import FIRST, LAST, MARKET, long
+from tests.support.price_files import FIRST, LAST, MARKET, long, read
 
 DAYS = list(pd.bdate_range(FIRST, periods=5))
 DAY_0_OF_EXCEL = pd.Timestamp("1899-12-30")
 DAYS_OF_EXCEL = [(day - DAY_0_OF_EXCEL).days for day in DAYS]
 SECONDS = [int(day.timestamp()) for day in DAYS]
-
-
-def read(source: FileSource) -> pd.DataFrame:
-    last = source.last_session() or LAST
-    bars = source.fetch(dict.fromkeys(source.symbols(), FIRST), last).bars
-    return bars.sort_values(["symbol", "session"], ignore_index=True)
 
 
 # dates that are midnights

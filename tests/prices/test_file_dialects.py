@@ -21,16 +21,7 @@ from flows.console import announce
 from flows.nightly.context import MarketContext
 from tests.support.places import ROOT
 from tests.support.price_dialects import DIALECTS, Written, bars
-from tests.support.price_files import FIRST, LAST, MARKET, long
-
-START = pd.Timestamp("2024-02-20").date()
-END = pd.Timestamp("2024-03-29").date()
-
-
-def read(source: FileSource) -> pd.DataFrame:
-    fetched = source.fetch(dict.fromkeys(source.symbols(), START), END)
-    assert (fetched.outcomes["status"] == "ok").all()
-    return fetched.bars.sort_values(["symbol", "session"], ignore_index=True)
+from tests.support.price_files import FIRST, LAST, MARKET, long, read
 
 
 def in_our_layout(table: pd.DataFrame, folder: Path, lacks: tuple[str, ...] = ()) -> pd.DataFrame:
@@ -195,9 +186,8 @@ def test_a_file_that_is_not_read_is_refused_with_what_mends_it(
     folder = tmp_path / "prices"
     folder.mkdir()
     (folder / "AAA.csv").write_text("\n".join([header, *rows, ""]))
-    source = FileSource(MARKET, folder)
     with pytest.raises(UsageError, match=said):
-        source.fetch(dict.fromkeys(source.symbols(), START), END)
+        read(FileSource(MARKET, folder))
 
 
 def test_us_and_european_dates_are_told_apart_by_a_day_after_the_twelfth(tmp_path: Path) -> None:

@@ -15,16 +15,20 @@ from dtml.prices.bars import BAR_COLUMNS
 from dtml.sources import OUTCOME_COLUMNS, open_source
 from dtml.sources.files import FileSource
 from tests.support.places import SHARED
-from tests.support.price_files import FIRST, LAST, MARKET, Writer, long, write_csv, write_parquet
+from tests.support.price_files import (
+    FIRST,
+    LAST,
+    MARKET,
+    Writer,
+    long,
+    read,
+    write_csv,
+    write_parquet,
+)
 
 FORMATS = pytest.mark.parametrize(
     ("ending", "write"), [(".parquet", write_parquet), (".csv", write_csv), (".csv.gz", write_csv)]
 )
-
-
-def fetch_all(source: FileSource, first: date = FIRST, last: date = LAST) -> pd.DataFrame:
-    fetched = source.fetch(dict.fromkeys([*source.symbols(), "INDEX"], first), last)
-    return fetched.bars.sort_values(["symbol", "session"], ignore_index=True)
 
 
 def expected(table: pd.DataFrame) -> pd.DataFrame:
@@ -46,7 +50,7 @@ def test_a_long_table_arrives_whole_under_the_markets_own_symbols(
     source = FileSource(MARKET, path)
     assert source.symbols() == ["005930", "AAA", "BRKB"]
     assert source.last_session() == LAST
-    pd.testing.assert_frame_equal(fetch_all(source), expected(long()))
+    pd.testing.assert_frame_equal(read(source), expected(long()))
 
 
 @FORMATS
@@ -60,7 +64,7 @@ def test_a_folder_holds_one_file_for_each_symbol(
     assert source.symbols() == ["AAA", "BRKB", "BT-A.L"]
     assert source.last_session() == LAST
     table = long(("AAA", "BRK-B", "BT-A.L", "^IDX")).replace({"symbol": {"^IDX": "INDEX"}})
-    pd.testing.assert_frame_equal(fetch_all(source), expected(table))
+    pd.testing.assert_frame_equal(read(source), expected(table))
 
 
 def test_of_a_folder_only_the_files_asked_for_are_read(tmp_path: Path) -> None:
@@ -92,7 +96,7 @@ def test_names_of_columns_are_read_in_any_case_and_by_their_other_names(tmp_path
         Dividends=[0.25, 0, 0] * 13, **{"Stock Splits": [0, 2.0, 1.0] * 13, "Notes": "kept out"}
     )
     write_csv(table.rename(columns=names), tmp_path / "prices.csv")
-    bars = fetch_all(FileSource(MARKET, tmp_path / "prices.csv"))
+    bars = read(FileSource(MARKET, tmp_path / "prices.csv"))
     assert tuple(bars.columns) == BAR_COLUMNS
     assert bars["dividend"].dropna().tolist() == [0.25] * 13
     assert bars["split"].dropna().tolist() == [2.0] * 13
@@ -101,7 +105,7 @@ def test_names_of_columns_are_read_in_any_case_and_by_their_other_names(tmp_path
 
 def test_columns_that_a_file_lacks_are_missing_values(tmp_path: Path) -> None:
     write_parquet(long()[["date", "symbol", "open", "close"]], tmp_path / "prices.parquet")
-    bars = fetch_all(FileSource(MARKET, tmp_path / "prices.parquet"))
+    bars = read(FileSource(MARKET, tmp_path / "prices.parquet"))
     assert bars[["open", "close"]].notna().all(axis=None)
     lacking = ["high", "low", "adj_close", "volume", "dividend", "split"]
     assert bars[lacking].isna().all(axis=None)
@@ -146,7 +150,7 @@ def test_dates_are_sessions_of_the_exchange_however_they_are_written(
 ) -> None:
     table = long(("AAA",)).assign(date=written)
     table.to_parquet(tmp_path / "prices.parquet")
-    bars = fetch_all(FileSource(MARKET, tmp_path / "prices.parquet"))
+    bars = read(FileSource(MARKET, tmp_path / "prices.parquet"))
     assert bars["session"].tolist() == pd.bdate_range(FIRST, periods=13).tolist()
     assert bars["session"].dtype == "datetime64[ns]"
 
@@ -194,24 +198,24 @@ def test_an_index_file_of_one_symbol_is_the_markets_index(tmp_path: Path, symbol
     source = FileSource(MARKET, tmp_path / "prices.csv", tmp_path / "index.parquet")
     assert source.last_session() == date(2024, 3, 18)  # where the shorter of the two ends
     assert source.symbols() == ["005930", "AAA", "BRKB"]
-    assert (fetch_all(source)["symbol"] == "INDEX").sum() == 11
+    assert (read(source)["symbol"] == "INDEX").sum() == 11
 
 
 def test_an_index_file_needs_no_column_of_symbols(tmp_path: Path) -> None:
     write_csv(long(), tmp_path / "prices.csv")
     write_csv(long(("any",)).drop(columns="symbol"), tmp_path / "index.csv")
     source = FileSource(MARKET, tmp_path / "prices.csv", tmp_path / "index.csv")
-    assert (fetch_all(source)["symbol"] == "INDEX").sum() == 13
+    assert (read(source)["symbol"] == "INDEX").sum() == 13
 
 
 def test_of_an_index_file_with_several_symbols_the_markets_is_taken(tmp_path: Path) -> None:
     write_csv(long(), tmp_path / "prices.csv")
     write_csv(long(("^DJI", "^IDX")), tmp_path / "index.csv")
-    bars = fetch_all(FileSource(MARKET, tmp_path / "prices.csv", tmp_path / "index.csv"))
+    bars = read(FileSource(MARKET, tmp_path / "prices.csv", tmp_path / "index.csv"))
     assert bars.loc[bars["symbol"] == "INDEX", "close"].iloc[0] == 60.5
     write_csv(long(("^DJI", "^GSPC")), tmp_path / "others.csv")
     with pytest.raises(UsageError, match=r"others\.csv: none.* 2 symbols.*INDEX"):
-        fetch_all(FileSource(MARKET, tmp_path / "prices.csv", tmp_path / "others.csv"))
+        read(FileSource(MARKET, tmp_path / "prices.csv", tmp_path / "others.csv"))
 
 
 def test_an_index_among_the_prices_is_found_there_and_an_index_file_goes_before_it(
@@ -220,8 +224,8 @@ def test_an_index_among_the_prices_is_found_there_and_an_index_file_goes_before_
     write_csv(long(("AAA", "^IDX")), tmp_path / "prices.csv")
     assert FileSource(MARKET, tmp_path / "prices.csv").symbols() == ["AAA"]
     write_csv(long(("^IDX",)), tmp_path / "index.csv")
-    among = fetch_all(FileSource(MARKET, tmp_path / "prices.csv"))
-    apart = fetch_all(FileSource(MARKET, tmp_path / "prices.csv", tmp_path / "index.csv"))
+    among = read(FileSource(MARKET, tmp_path / "prices.csv"))
+    apart = read(FileSource(MARKET, tmp_path / "prices.csv", tmp_path / "index.csv"))
     assert among.loc[among["symbol"] == "INDEX", "close"].iloc[0] == 60.5
     assert apart.loc[apart["symbol"] == "INDEX", "close"].iloc[0] == 50.0
 

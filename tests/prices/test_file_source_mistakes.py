@@ -185,8 +185,8 @@ def test_paths_that_are_not_there_and_folders_without_prices_are_named(tmp_path:
     ):
         FileSource(MARKET, tmp_path / "empty")
     write_parquet(long(("AAA",)), tmp_path / "AAA.parquet")
-    with pytest.raises(UsageError, match=r"AAA\.csv and AAA\.parquet .*endings"):
-        FileSource(MARKET, tmp_path)
+    with pytest.raises(UsageError, match=r"AAA\.csv and .*AAA\.parquet .*same table"):
+        FileSource(MARKET, tmp_path).symbols()
 
 
 @pytest.mark.parametrize("day", ["2026-11-20", "2024-03-25"])

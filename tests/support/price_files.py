@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from dtml.markets import Constituent, Index, Market
+from dtml.sources.files import FileSource
 
 FIRST, LAST = date(2024, 3, 4), date(2024, 3, 20)
 MARKET = Market(
@@ -37,6 +38,13 @@ def long(symbols: tuple[str, ...] = ("AAA", "BRK-B", "005930"), sessions: int = 
             table.assign(low=close - 1, close=close, adj_close=close / 2, volume=1000 + place)
         )
     return pd.concat(tables).sort_values(["date", "symbol"], ignore_index=True)
+
+
+def read(source: FileSource) -> pd.DataFrame:
+    """All bars of 2024 that a source has of its stocks and of the index."""
+    asked = dict.fromkeys([*source.symbols(), MARKET.index.symbol], date(2024, 1, 1))
+    bars = source.fetch(asked, date(2024, 12, 31)).bars
+    return bars.sort_values(["symbol", "session"], ignore_index=True)
 
 
 def write_parquet(table: pd.DataFrame, path: Path) -> None:

@@ -17,7 +17,6 @@ from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 from zipfile import ZipFile
 
 import pandas as pd
@@ -41,7 +40,6 @@ BOUND = 2_000_000_000  # bytes to which a file may unpack, all its tables togeth
 MOST_TABLES = 15_000  # of an archive
 CHUNK = 1 << 24  # bytes
 CELL = 100  # bytes, about what one of a workbook takes in memory
-HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 class AdvisedError(ValueError):
@@ -73,23 +71,6 @@ class Container:
     def stem(self) -> str:
         """Return the name without its endings, other dots kept: `BT-A.L` for BT-A.L.csv.gz."""
         return ENDING.sub("", self.place.name)
-
-    @property
-    def partitions(self) -> dict[str, str | None]:
-        """Return the values that folders named key=value, as of Hive, give to all rows."""
-        pairs = (part.partition("=") for part in self.place.parts[:-1])
-        return {
-            key: None if value == HIVE_NULL else unquote(value)
-            for key, is_pair, value in pairs
-            if is_pair
-        }
-
-    def begins_with(self, mark: bytes) -> bool:
-        """Say whether a file, not a member of an archive, begins with these bytes."""
-        if self.archive is not None:
-            return False
-        with self.place.open("rb") as file:
-            return file.read(len(mark)) == mark
 
     def content(self) -> bytes:
         """Return the bytes of the table, unpacked once; those of a workbook are a zip archive."""
@@ -219,8 +200,8 @@ def _filled_rows(sheet: Any) -> pd.DataFrame:
 def tables_of(place: Path) -> list[Container]:
     """Return the tables of a file, an archive or a folder, sorted by their paths.
 
-    Raises UsageError for a path that does not exist, for an ending that is none of a table, for a
-    folder without a table, and for two files of one name in a folder.
+    Raises UsageError for a path that does not exist, for an ending that is none of a table, and for
+    a folder without a table.
     """
     if not place.is_dir():
         if not place.is_file():
@@ -239,13 +220,4 @@ def tables_of(place: Path) -> list[Container]:
             f"{place}: the folder holds no file that ends in one of {ENDINGS}; give a folder that "
             "does"
         )
-    seen: dict[Path, str] = {}
-    for table in tables:
-        key = table.place.with_name(table.stem)
-        if key in seen:
-            raise UsageError(
-                f"{table.place.parent}: {seen[key]} and {table.place.name} differ only in "
-                "their endings; keep one of them"
-            )
-        seen[key] = table.place.name
     return tables

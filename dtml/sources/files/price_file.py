@@ -1,10 +1,11 @@
 """One file of prices: its rows as bars, its dates and its symbols."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cached_property
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 import pandas as pd
@@ -37,6 +38,7 @@ from dtml.sources.files.dialects import (
 from dtml.sources.files.tables import Table, one_row_per_ticker_and_date, read_table
 
 PER_SHARE = ("open", "high", "low", "close", "adj_close", "dividend")
+HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 DIGITS = 4  # after the point of a volume that was multiplied; further ones are rounding alone
 UNNAMED = ("", "__index_level_0__", "unnamed:_0")  # what pandas calls a column of dates without one
 
@@ -46,12 +48,14 @@ class PriceFile:
     """A table of prices, and what its columns mean.
 
     - timezone: the exchange's, in which instants become dates;
-    - zero_filled: the market's symbols of digits by what is left of them without leading zeros.
+    - market_symbols: the market's symbols by the names that files may use for them;
+    - zero_filled: such names of digits by what is left of them without leading zeros.
     """
 
     table: Table
     layout: Layout
     timezone: str
+    market_symbols: Mapping[str, str]
     zero_filled: Mapping[str, str]
 
     @property
@@ -85,27 +89,19 @@ class PriceFile:
         """Raise UsageError for a row without a date, and for a close that is no number."""
         self._numbers("close", np.arange(len(self.sessions)))
 
-    def bars(self, first: date, last: date, symbols: str | Mapping[str, str]) -> pd.DataFrame:
-        """Return the bars of `first` to `last`, both included, in the order of the file.
+    def bars(self, first: date, last: date, symbols: Collection[str]) -> pd.DataFrame:
+        """Return the bars of some symbols from `first` to `last`, in the order of the file.
 
-        `symbols` is the symbol of all rows, or the file's symbols to read, each with the market's.
         Raises UsageError for a text that is no number, and for rows that are no daily bars of one
         stock by the dialect's entries.
         """
-        is_asked = self.sessions >= np.datetime64(first)
+        _, known, codes = self._symbols
+        is_asked = np.array([symbol in symbols for symbol in known])[codes]
+        is_asked &= self.sessions >= np.datetime64(first)
         is_asked &= self.sessions <= np.datetime64(last)
-        if isinstance(symbols, str):
-            rows = np.flatnonzero(is_asked)
-            bars = pd.DataFrame({"session": self.sessions[rows], "symbol": symbols}, copy=False)
-        else:
-            _, names, codes = self._symbols
-            is_asked &= np.array([name in symbols for name in names])[codes]
-            rows = np.flatnonzero(is_asked)
-            meant = pd.Series([symbols.get(name, "") for name in names], dtype=str)
-            bars = pd.DataFrame(
-                {"session": self.sessions[rows], "symbol": meant.take(codes[rows]).array},
-                copy=False,
-            )
+        rows = np.flatnonzero(is_asked)
+        of_rows = pd.Series(known, dtype=str).take(codes[rows]).array
+        bars = pd.DataFrame({"session": self.sessions[rows], "symbol": of_rows}, copy=False)
         for name in BAR_COLUMNS[2:]:  # one at a time: a file may be large
             if name in self.layout.columns:
                 bars[name] = self._numbers(name, rows)
@@ -114,16 +110,13 @@ class PriceFile:
         return bars_frame(bars)
 
     def symbols(self) -> list[str]:
-        """Return the distinct symbols, sorted; none when the file has no column of them."""
-        return sorted({*self._symbols[1]} - {""}) if self.has_symbols else []
+        """Return the distinct symbols, sorted: the market's, where the market lists them."""
+        return sorted({*self._symbols[1]} - {""})
 
     def restored_symbols(self) -> dict[str, str]:
-        """Return the symbols that have lost leading zeros, each with the market's symbol for it."""
-        if not self.has_symbols:
-            return {}
-        written, symbols, _ = self._symbols
-        pairs = zip(written, symbols, strict=True)
-        return {name: symbol for name, symbol in sorted(pairs) if name != symbol}
+        """Return the symbols that have lost leading zeros, each with the market's name for it."""
+        whole = {name: self._whole_name(name) for name in sorted(self._symbols[0])}
+        return {name: full for name, full in whole.items() if name != full}
 
     def require_none_after(self, last: np.datetime64) -> None:
         """Raise UsageError for a row after the last date of most stocks, with its symbol."""
@@ -131,10 +124,8 @@ class PriceFile:
         if not len(late_rows):
             return
         row = late_rows[0]
-        symbol = ""
-        if self.has_symbols:
-            _, symbols, codes = self._symbols
-            symbol = f" ({shown(symbols[codes[row]])})"
+        written, _, codes = self._symbols
+        symbol = f" ({shown(written[codes[row]])})" if self.has_symbols else ""
         day, last_day = (moment.astype("datetime64[D]") for moment in (self.sessions[row], last))
         raise self._fault(
             row,
@@ -163,19 +154,22 @@ class PriceFile:
     def _symbols(self) -> tuple[list[str], list[str], ndarray]:
         """The distinct symbols as they are written and as they are meant, and that of each row.
 
-        One that has lost its leading zeros means the market's symbol (`zero_filled`). Raises
-        UsageError for a value that is no text, unless it is a number that the market lists, and for
-        a row without a symbol.
+        A file without a column of them is named after its stock. A number that has lost its leading
+        zeros means the market's symbol. Raises UsageError for a value that is no text, unless it is
+        a number that the market lists, and for a row without a symbol.
         """
+        if not self.has_symbols:
+            symbol = self.market_symbols.get(self.stem, self.stem)
+            return [self.stem], [symbol], np.zeros(self.table.rows, dtype=np.int8)
         position = self.layout.columns["symbol"]
         header = self.table.header[position]
         values, codes = self.table.distinct(position)
         written = ["" if value is None else str(value).strip() for value in values]
-        symbols = [self.zero_filled.get(name.removesuffix(".0"), name) for name in written]
-        for value, name in zip(values, written, strict=True):
-            if not isinstance(value, str | None) and name.removesuffix(".0") not in (
-                self.zero_filled
-            ):
+        names = [self._whole_name(name) for name in written]
+        symbols = [self.market_symbols.get(name, name) for name in names]
+        listed = self.zero_filled.keys()
+        for value in values:
+            if not isinstance(value, str | None) and str(value).removesuffix(".0") not in listed:
                 raise UsageError(
                     f"{self.place}: symbols must be text, but column {header!r} holds "
                     f"{shown(value)}: write them as text, because numbers lose leading zeros; "
@@ -188,6 +182,10 @@ class PriceFile:
                 f" has no symbol in column {header!r}: write the stock's symbol, or delete the row",
             )
         return written, symbols, codes
+
+    def _whole_name(self, name: str) -> str:
+        """Return the name that a number has lost its leading zeros of, such as 5930 or 5930.0."""
+        return self.zero_filled.get(name.removesuffix(".0"), name)
 
     def _fault(self, row: int, words: str) -> UsageError:
         return UsageError(f"{self.place}: data row {self.table.row_number(row)}{words}")
@@ -275,9 +273,9 @@ class PriceFile:
         position = self.table.position(dialect.identity) if dialect.identity else None
         if position is None or position == self.layout.columns.get("symbol", position):
             return
-        _, symbols, codes = self._symbols
+        written, _, codes = self._symbols
         identities = _texts(self.table.column(position))
-        counts = identities.groupby(np.array(symbols, dtype=object)[codes]).nunique()
+        counts = identities.groupby(np.array(written, dtype=object)[codes]).nunique()
         shared = counts.index[counts > 1]
         if len(shared):
             name = self.table.header[position]
@@ -289,7 +287,11 @@ class PriceFile:
 
 
 def read_price_file(
-    container: Container, stated: Columns, timezone: str, zero_filled: Mapping[str, str]
+    container: Container,
+    stated: Columns,
+    timezone: str,
+    market_symbols: Mapping[str, str],
+    zero_filled: Mapping[str, str],
 ) -> PriceFile:
     """Read a table of prices, and say what its columns mean.
 
@@ -331,7 +333,8 @@ def read_price_file(
                 '[columns] decimal = ",", or decimal = "." and thousands = ","'
             )
         dialect = replace(dialect, numbers=replace(dialect.numbers, decimal=mark))
-    return PriceFile(table, replace(layout, dialect=dialect), timezone, zero_filled)
+    layout = replace(layout, dialect=dialect)
+    return PriceFile(table, layout, timezone, market_symbols, zero_filled)
 
 
 def partitions(container: Container, stated: Columns) -> dict[str, str | None]:
@@ -342,12 +345,13 @@ def partitions(container: Container, stated: Columns) -> dict[str, str | None]:
     stated_headers = {header_key(name) for name in stated.headers.values()}
     known = {**other_names(), **NAMES}
     ours = {"symbol": "symbol", "session": "date"}
-    found = {}
-    for key, value in container.partitions.items():
-        if header_key(key) in stated_headers:
-            found[key] = value
-        elif known.get(header_key(key)) in ours:
-            found[ours[known[header_key(key)]]] = value
+    found: dict[str, str | None] = {}
+    for part in container.place.parts[:-1]:
+        name, is_pair, value = part.partition("=")
+        key = header_key(name)
+        header = name if key in stated_headers else ours.get(known.get(key, ""))
+        if is_pair and header is not None:
+            found[header] = None if value == HIVE_NULL else unquote(value)
     return found
 
 
@@ -356,10 +360,10 @@ def _unnamed_dates(table: Table) -> int | None:
     for position in (0, len(table.header) - 1):
         if header_key(table.header[position]) in UNNAMED and table.rows:
             first = table.column(position, np.array([0])).to_pylist()
-            is_date = days_of(first, "UTC", [ISO], table.container.place)[0] is not None
+            days = days_of(first, "UTC", [ISO], table.container.place)
             # Whole numbers without a name are taken for a count of rows, even one that could be the
             # date 20260120.
-            if is_date and not isinstance(first[0], int):
+            if days != [None] and not isinstance(first[0], int):
                 return position
     return None
 

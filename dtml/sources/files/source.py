@@ -68,9 +68,8 @@ class FileSource(Source):
 
         A file of a folder that cannot be read counts as its stock.
         """
-        symbols = set(self._files_by_symbol) | set(self._read.malformed)
-        for file in self._files_with_symbols:
-            symbols.update(self._market_symbol(written) for written in file.symbols())
+        symbols = set(self._read.malformed)
+        symbols.update(symbol for file in self._files for symbol in file.symbols())
         return sorted(symbols - {self._market.index.symbol})
 
     def last_session(self) -> date:
@@ -152,13 +151,8 @@ class FileSource(Source):
         if self._index is not None:  # its own file replaces what the prices hold of the index
             asked.discard(index)
             tables.append(self._bars_of_index(self._index, earliest, last))
-        for file in self._files_with_symbols:
-            names = {written: self._market_symbol(written) for written in file.symbols()}
-            wanted = {written: symbol for written, symbol in names.items() if symbol in asked}
-            tables.append(file.bars(earliest, last, wanted))
-        for symbol, file in self._files_by_symbol.items():
-            if symbol in asked:
-                tables.append(file.bars(earliest, last, symbol))
+        files = [file for file in self._files if not asked.isdisjoint(file.symbols())]
+        tables += [file.bars(earliest, last, asked) for file in files]
         # A single table, which may be large, is not copied.
         filled = [table for table in tables if len(table)] or tables[:1]
         bars = pd.concat(filled, ignore_index=True) if len(filled) > 1 else filled[0]
@@ -172,7 +166,11 @@ class FileSource(Source):
 
     @cached_property
     def _read(self) -> "_Read":
-        """The files of prices; raises the error of the first where none can be read."""
+        """The files of prices.
+
+        Raises the error of the first where none can be read, and UsageError for two files of one
+        name or stock.
+        """
         read = _Read([], {}, {})
         for container in self._containers:
             file = None
@@ -186,11 +184,22 @@ class FileSource(Source):
                 is_note = file is None and ".txt" in container.place.name.lower()
                 is_list = file is not None and not file.layout.has_prices
                 of_folder = partitions(container, self._market.columns).get("symbol")
-                symbol = self._market_symbol(of_folder or container.stem)
+                stem = of_folder or container.stem
+                symbol = self._market_symbols.get(stem, stem)
                 if is_symbol(symbol) and not is_note and not is_list:
                     read.malformed[symbol] = str(error)
         if not read.files:
             raise next(iter(read.faults.values()))
+        seen: dict[str | Path, PriceFile] = {}
+        for file in read.files:
+            container = file.table.container
+            name = container.place.with_name(container.stem)  # AAA.csv and AAA.parquet are one
+            other = seen.setdefault(name if file.has_symbols else file.symbols()[0], file)
+            if other is not file:
+                raise UsageError(
+                    f"{self._prices}: {other.place} and {file.place} hold the same table or stock; "
+                    "keep one of them"
+                )
         return read
 
     @property
@@ -200,26 +209,6 @@ class FileSource(Source):
     @property
     def _files_and_index(self) -> list[PriceFile]:
         return self._files if self._index is None else [*self._files, self._index]
-
-    @cached_property
-    def _files_with_symbols(self) -> list[PriceFile]:
-        return [file for file in self._files if file.has_symbols]
-
-    @cached_property
-    def _files_by_symbol(self) -> dict[str, PriceFile]:
-        """The files that are named after their stock; raises UsageError for two of one symbol."""
-        files: dict[str, PriceFile] = {}
-        for file in self._files:
-            symbol = self._market_symbol(file.stem)
-            if file.has_symbols:
-                continue
-            if symbol in files:
-                raise UsageError(
-                    f"{self._prices}: {files[symbol].place} and {file.place} hold the same symbol, "
-                    f"{symbol}; keep one of them"
-                )
-            files[symbol] = file
-        return files
 
     @cached_property
     def _index(self) -> PriceFile | None:
@@ -248,10 +237,7 @@ class FileSource(Source):
         """
         index = self._market.index
         symbols = file.symbols()
-        if len(symbols) <= 1:
-            return file.bars(earliest, last, index.symbol)
-        of_index = {index.symbol, index.source_symbol}.intersection(symbols)
-        if not of_index:
+        if len(symbols) > 1 and index.symbol not in symbols:
             raise UsageError(
                 f"{file.place}: none of the {len(symbols)} symbols in the file, such as "
                 f"{shown(symbols[0])}, is the index {index.symbol}: rename the index in the file "
@@ -259,14 +245,13 @@ class FileSource(Source):
                 "source_symbol under [index] or, for a second source, in [second_source.symbols]; "
                 "or give a file of the index alone"
             )
-        return file.bars(earliest, last, dict.fromkeys(of_index, index.symbol))
+        asked = symbols if len(symbols) == 1 else [index.symbol]
+        return file.bars(earliest, last, asked).assign(symbol=index.symbol)
 
     def _file(self, container: Container, stated: Columns) -> PriceFile:
-        return read_price_file(container, stated, self._market.timezone, self._zero_filled)
-
-    def _market_symbol(self, symbol: str) -> str:
-        """Return the market's symbol for one of Yahoo's; a name that is both stays itself."""
-        return self._market_symbols.get(symbol, symbol)
+        return read_price_file(
+            container, stated, self._market.timezone, self._market_symbols, self._zero_filled
+        )
 
 
 class _Read(NamedTuple):

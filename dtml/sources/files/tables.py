@@ -100,8 +100,11 @@ def read_table(container: Container, stated: Columns) -> Table:
     field and a ticker (as yfinance and pandas write them), gets a row for each date and ticker.
     """
     with container.readable():
-        if container.begins_with(PARQUET):
-            return _parquet(container, container.place)
+        if container.archive is None:
+            with container.place.open("rb") as file:
+                is_parquet = file.read(len(PARQUET)) == PARQUET
+            if is_parquet:  # it is read a column at a time
+                return _parquet(container, container.place)
         content = container.content()
         if content.startswith(PARQUET):
             return _parquet(container, pa.BufferReader(content))
@@ -136,15 +139,11 @@ def _parquet(container: Container, file: Path | pa.BufferReader) -> Table:
     if not pairs:
         return table
     others = [name for position, name in enumerate(header) if position not in pairs]
-    if not others:
+    if len(others) != 1:
         raise AdvisedError(
-            "it has columns of fields and tickers, but none of dates: add that column; pandas "
-            "writes it if the dates are the index of the frame"
-        )
-    if len(others) > 1:
-        raise AdvisedError(
-            "beside its columns of prices, such as ('Close', 'AAA'), it may have only one other, "
-            f"the dates, but has {', '.join(others)}: keep the dates and remove the rest of these"
+            "beside its columns of prices, such as ('Close', 'AAA'), it must have one other, the "
+            f"dates, but has {', '.join(others) or 'none'}: keep or add the dates alone; pandas "
+            "writes them if they are the index of the frame"
         )
     return one_row_per_ticker_and_date(
         table, _fields_first(pairs, ("", "")), dates=header.index(others[0])
