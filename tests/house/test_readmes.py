@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.results import RESULTS
-from db import tables
-from db.views import data_dictionary, views
+from db.views import views
 from dtml.markets import market_names
 from tests.support.commands import whole_command
 from tests.support.places import ROOT
@@ -165,16 +164,11 @@ def test_the_first_page_has_a_tree_of_every_room_and_of_no_other() -> None:
     assert named == rooms | {*floors, "tests", "benchmarks"}, "README.md, Read in this order"
 
 
-def test_pages_name_every_market_and_the_store_s_every_view_and_table() -> None:
+def test_pages_name_every_market_and_the_store_s_every_view() -> None:
     for name in market_names():
         assert f"`{name}`" in TEXT["dtml/README.md"], name
-    for name in (*views(), *(table.name for table in tables.metadata.sorted_tables)):
+    for name in views():
         assert f"`{name}`" in TEXT["db/README.md"], name
-
-
-def test_the_store_s_page_holds_the_data_dictionary_as_it_is() -> None:
-    wanted = "run `dtml db dictionary` and put what it prints into db/README.md"
-    assert data_dictionary() in TEXT["db/README.md"], wanted
 
 
 def test_the_figures_page_names_results_that_can_be_made() -> None:

@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 from sqlalchemy import Engine
 
-from db import tables
 from db.admin.copying import table_counts
 from db.connection.user_sql import select
 from db.engine import reading, transaction
@@ -16,7 +15,7 @@ from db.errors import StoreError, StoreUsageError
 from db.read import query, read, read_row
 from db.rows import backtests
 from db.save import save
-from db.views import data_dictionary, views
+from db.views import views
 from tests.support.backtest_rows import (
     COUNTS,
     NAME,
@@ -346,14 +345,6 @@ def test_a_backtest_is_no_night(store: Engine, reader: Engine) -> None:
     finish(store)
     for view in ("latest_prediction", "daily_score", "night_log"):
         assert select(reader, f"select * from {view}").empty
-
-
-def test_the_data_dictionary_explains_the_tables_and_views_of_backtests() -> None:
-    written = data_dictionary()
-    for name in TABLES:
-        assert f"**`{name}`** (table): {tables.metadata.tables[name].comment}" in written
-    for name in ("backtest_summary", "attention"):
-        assert f"**`{name}`** (view)" in written
 
 
 def test_a_fold_of_one_number_is_another_in_each_backtest(store: Engine) -> None:
