@@ -12,7 +12,7 @@ from db.rows import predictions, prices, rankings, scores
 
 
 class Store:
-    """The rows of a store as frames; `db/README.md` explains their columns.
+    """The rows of a store as frames; `dtml db dictionary` explains their columns.
 
     `where` is an SQLite file or a URL. Without it, the store is the one that `DTML_DATABASE_URL`
     names, or by default data/dtml.sqlite. Raises StoreUsageError where there is no store, or one of

@@ -121,7 +121,7 @@ def test_every_command_and_option_named_in_a_sentence_is_there(page: str) -> Non
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_benchmark_named_on_a_page_is_a_module(page: str) -> None:
-    for name in re.findall(r"python -m benchmarks\.(\w+)", TEXT[page].replace("\n", " ")):
+    for name in re.findall(r"python -m benchmarks\.(\w+)", " ".join(TEXT[page].split())):
         assert (ROOT / "benchmarks" / f"{name}.py").exists(), name
 
 
@@ -171,8 +171,7 @@ def test_pages_name_every_market_and_the_store_s_every_view() -> None:
         assert f"`{name}`" in TEXT["db/README.md"], name
 
 
-def test_the_figures_page_names_results_that_can_be_made() -> None:
-    asked = re.findall(
-        r'make results ONLY="?([\w -]+)', TEXT["benchmarks/README.md"].replace("\n", " ")
-    )
+@pytest.mark.parametrize("page", ["README.md", "benchmarks/README.md"])
+def test_a_page_of_figures_names_results_that_can_be_made(page: str) -> None:
+    asked = re.findall(r'make results ONLY="?([\w -]+)', " ".join(TEXT[page].split()))
     assert {name for names in asked for name in names.split()} <= {each.name for each in RESULTS}
