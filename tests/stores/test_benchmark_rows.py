@@ -1,24 +1,16 @@
 """A benchmark is stored once, as it was read: its figures, and every seed behind them."""
 
-from datetime import date, timedelta
-from typing import Any
-
-import numpy as np
 import pandas as pd
 import pytest
 from sqlalchemy import Engine
 
 from db.connection.user_sql import select
-from db.engine import reading, transaction
-from db.errors import StoreError
-from db.read import read, read_row
+from db.engine import transaction
 from db.rows import backtests, predictions, rankings
 from db.rows.runs import latest_trained
 from db.save import save
 from db.views import views
 from tests.support.benchmark_rows import (
-    FIGURES,
-    NAME,
     NOW,
     benchmark,
     ranking,
@@ -40,179 +32,17 @@ def store(engine: Engine) -> Engine:
     return engine
 
 
-def keep(store: Engine, kept: dict[str, Any], figures: pd.DataFrame, seeds: pd.DataFrame) -> int:
+def keep(store: Engine, best_rule: str = "index_reversal") -> None:
+    kept = benchmark(best_rule=best_rule)
     with transaction(store) as conn:
-        return backtests.save_benchmark(conn, kept, figures, seeds)
-
-
-def test_a_benchmark_comes_back_as_it_went_in(store: Engine, reader: Engine) -> None:
-    assert keep(store, benchmark(), scores(), seeds_of_models()) == 1 + 3 + 4
-    with reading(reader) as conn:
-        assert read_row(conn, "benchmark", id=NAME) == benchmark()
-        stored, seeds = (
-            read(conn, "benchmark_score", benchmark_id=NAME, order="protocol, predictor"),
-            read(conn, "benchmark_seed", benchmark_id=NAME),
-        )
-    assert set(stored) == {"benchmark_id", *scores(), *FIGURES}
-    pd.testing.assert_frame_equal(stored[list(scores())], scores(), check_dtype=False)
-    given = seeds_of_models()
-    pd.testing.assert_frame_equal(seeds[list(given)], given, check_dtype=False)
-    assert (stored["is_rule"].dtype, stored["seeds"].dtype, seeds["best_epoch"].dtype) == (
-        "bool",
-        "Int64",
-        "Int64",
-    )
-
-
-def test_what_is_missing_is_null_and_not_zero(store: Engine, reader: Engine) -> None:
-    keep(store, benchmark(seconds=None), scores(), seeds_of_models())
-    asked = (
-        "select count(*) as n from benchmark_score where brier is null and run_id is null and "
-        "seeds is null"
-    )
-    assert select(reader, asked)["n"].tolist() == [1]
-    with reading(reader) as conn:
-        assert (read_row(conn, "benchmark", id=NAME) or {})["seconds"] is None
-
-
-def test_a_rerun_adds_no_row_and_the_first_reading_stands(store: Engine) -> None:
-    keep(store, benchmark(), scores(), seeds_of_models())
-    again = benchmark(test_read_at=NOW + timedelta(days=1))
-    assert (
-        keep(store, again, scores().iloc[::-1], seeds_of_models().sample(frac=1, random_state=3))
-        == 0
-    )
-    with reading(store) as conn:
-        assert read_row(conn, "benchmark", id=NAME) == benchmark()
-        assert (
-            len(read(conn, "benchmark_score", benchmark_id=NAME, order="protocol, predictor")) == 3
-        )
-
-
-def test_a_rerun_adds_what_was_missing(store: Engine) -> None:
-    assert keep(store, benchmark(), scores().head(1), seeds_of_models().head(0)) == 2
-    assert keep(store, benchmark(), scores(), seeds_of_models()) == 2 + 4
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("column", "value"), [("acc", 0.57), ("brier", np.nan), ("published_mcc", 0.2)]
-)
-def test_a_figure_of_the_test_is_never_rewritten(store: Engine, column: str, value: float) -> None:
-    keep(store, benchmark(), scores(), seeds_of_models())
-    other = scores()
-    other.loc[0, column] = value
-    with pytest.raises(
-        StoreError,
-        match=rf"{NAME} dtml published .*already.*:.*test span",
-    ):
-        keep(store, benchmark(), other, seeds_of_models())
-    with reading(store) as conn:
-        pd.testing.assert_frame_equal(
-            read(conn, "benchmark_score", benchmark_id=NAME, order="protocol, predictor")[FIGURES],
-            scores()[FIGURES],
-        )
-
-
-def test_a_seed_is_never_rewritten_and_given_once(store: Engine) -> None:
-    keep(store, benchmark(), scores(), seeds_of_models())
-    with pytest.raises(StoreError, match=rf"{NAME} dtml 1 0 .*already"):
-        keep(store, benchmark(), scores(), seeds_of_models().assign(acc=[np.nan, 0.6, 0.625, 0.53]))
-    with pytest.raises(StoreError, match=r"dtml 0 0 .*duplicated"):
-        keep(store, benchmark("other"), scores(), seeds_of_models().assign(configuration=0, seed=0))
-
-
-def test_figures_come_by_protocol_and_then_predictor_and_benchmarks_of_one_moment_by_name(
-    store: Engine,
-) -> None:
-    both = pd.concat([scores(), scores().assign(protocol="all")])
-    for name in ("b", "a"):
-        keep(store, benchmark(id=name), both, seeds_of_models())
-    with reading(store) as conn:
-        found = (
-            read(conn, "benchmark_score", benchmark_id="a", order="protocol, predictor")[
-                ["protocol", "predictor"]
-            ]
-            .to_numpy()
-            .tolist()
-        )
-        assert read(conn, "benchmark", order="test_read_at, id")["id"].tolist() == ["a", "b"]
-    assert found == [
-        [protocol, name] for protocol in ("all", "published") for name in scores()["predictor"]
-    ]
-
-
-def test_a_rounding_of_zero_is_no_other_figure_and_another_one_of_a_seed_says_why(
-    store: Engine,
-) -> None:
-    keep(store, benchmark(), scores(), seeds_of_models())
-    assert keep(store, benchmark(), scores(), seeds_of_models().replace({"mcc": {0.0: 9e-13}})) == 0
-    words = f"^benchmark_seed: {NAME} dtml 1 0 .*already.*:.*same command"
-    with pytest.raises(StoreError, match=words):
-        keep(store, benchmark(), scores(), seeds_of_models().replace({"mcc": {0.0: 2e-12}}))
-
-
-def test_a_score_needs_its_run(store: Engine) -> None:
-    with pytest.raises(StoreError, match=r"(?i)foreign key"):
-        keep(store, benchmark(), scores().assign(run_id="nothing"), seeds_of_models())
-    with reading(store) as conn:
-        assert read_row(conn, "benchmark", id=NAME) is None
-
-
-@pytest.mark.parametrize(
-    ("changed", "check"),
-    [
-        ({"train_last": date(2015, 8, 3)}, "spans"),
-        ({"validation_last": date(2015, 10, 1)}, "spans"),
-        ({"test_last": date(2015, 9, 30)}, "spans"),
-        ({"stocks": 0}, "counts"),
-    ],
-)
-def test_a_benchmark_that_makes_no_sense_is_refused(
-    store: Engine, changed: dict[str, object], check: str
-) -> None:
-    with pytest.raises(StoreError, match=f"ck_benchmark_{check}"):
-        keep(store, benchmark(**changed), scores(), seeds_of_models())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "changed", [{"acc": 1.01}, {"mcc": -1.01}, {"auc": -0.01}, {"rises": 3721}, {"protocol": "x"}]
-)
-def test_a_score_that_makes_no_sense_is_refused(store: Engine, changed: dict[str, Any]) -> None:
-    with pytest.raises(StoreError, match=r"ck_benchmark_score_(ranges|counts|protocol)"):
-        keep(store, benchmark(), scores().assign(**changed), seeds_of_models())
-
-
-def test_half_an_epoch_is_refused(store: Engine) -> None:
-    with pytest.raises(StoreError, match=r"benchmark_seed\.best_epoch .*whole numbers"):
-        keep(store, benchmark(), scores(), seeds_of_models().assign(best_epoch=0.5))
-
-
-def test_benchmarks_are_listed_by_when_their_test_was_read(store: Engine) -> None:
-    later = NOW + timedelta(days=1)
-    none = scores().head(0), seeds_of_models().head(0)
-    keep(store, benchmark("b-late", test_read_at=later), *none)
-    keep(store, benchmark(), *none)
-    keep(store, benchmark("elsewhere", market="other", test_read_at=later), *none)
-    with reading(store) as conn:
-        listed = read(conn, "benchmark", market="toy", order="test_read_at, id")
-        assert len(read(conn, "benchmark", order="test_read_at, id")) == 3
-        assert read_row(conn, "benchmark", id="nothing") is None
-        assert read(
-            conn, "benchmark_score", benchmark_id="nothing", order="protocol, predictor"
-        ).empty
-    assert listed["id"].tolist() == [NAME, "b-late"]
-    assert (listed["test_last"].dtype, str(listed["test_read_at"].dt.tz)) == (
-        "datetime64[ns]",
-        "UTC",
-    )
+        new = backtests.save_benchmark(conn, kept, scores(), seeds_of_models())
+    assert new == 1 + len(scores()) + len(seeds_of_models())
 
 
 def test_the_view_run_score_sets_a_figure_beside_the_printed_one(
     store: Engine, reader: Engine
 ) -> None:
-    keep(store, benchmark(), scores(), seeds_of_models())
+    keep(store)
     rows = select(reader, "select * from run_score order by acc desc")
     assert list(rows) == list(views()["run_score"].meanings())
     assert rows["predictor"].tolist() == ["dtml", "gradient_boosting", "index_reversal"]
@@ -223,18 +53,14 @@ def test_the_view_run_score_sets_a_figure_beside_the_printed_one(
 
 
 def test_only_the_chosen_rule_is_the_best(store: Engine, reader: Engine) -> None:
-    keep(store, benchmark(best_rule="always_up"), scores(), seeds_of_models())
-    assert select(reader, "select is_best_rule from run_score")["is_best_rule"].tolist() == [
-        0,
-        0,
-        0,
-    ]
+    keep(store, best_rule="always_up")
+    assert select(reader, "select * from run_score")["is_best_rule"].tolist() == [0, 0, 0]
 
 
 def test_the_view_benchmark_configuration_shows_the_spread_of_the_seeds(
     store: Engine, reader: Engine
 ) -> None:
-    keep(store, benchmark(), scores(), seeds_of_models())
+    keep(store)
     rows = select(reader, "select * from benchmark_configuration order by predictor, configuration")
     assert rows["seeds"].tolist() == [1, 2, 1]
     assert rows["kept"].tolist() == [0, 1, 1]
@@ -250,7 +76,7 @@ def test_a_benchmark_changes_no_night(store: Engine, reader: Engine) -> None:
     """A market may hold both: its newest prediction and its daily scores are
     those of nights alone.
     """
-    keep(store, benchmark(), scores(), seeds_of_models())
+    keep(store)
     stocks = pd.DataFrame(
         {"symbol": ["A"], "kind": "stock", "source_symbol": "A", "name": None, "sector": None}
     )

@@ -1,34 +1,22 @@
 """Nights and their scores are stored once: a rerun updates a row and adds none."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pandas as pd
 import pytest
 from sqlalchemy import Engine
 
-from db import where
 from db.connection.user_sql import select
 from db.engine import reading, transaction
 from db.errors import StoreError
 from db.read import read, read_row
 from db.rows import nights
 from db.save import save
-from tests.support.prediction_rows import AS_OF, TARGET, scores
+from tests.support.prediction_rows import AS_OF, NEXT, TARGET, scores
 
 NOW = datetime(2024, 1, 5, 2, 30, tzinfo=UTC)
 LATER = NOW + timedelta(hours=23)
-
-
-def test_scores_are_stored_once_and_updated(engine: Engine) -> None:
-    with transaction(engine) as conn:
-        for saved, at, new in ((scores(), NOW, 2), (scores(), LATER, 0), (scores(1.0), LATER, 0)):
-            assert save(conn, "score", saved, market="toy", scored_at=at) == new
-        stored = read(conn, "score", market="toy")
-        assert read(conn, "score", market="toy", span="running")["n"].tolist() == [97]
-        assert read(conn, "score", market="toy", target=where.until(AS_OF.date())).empty
-    assert stored["acc"].tolist() == [1.0, 0.6]
-    assert stored["mcc"].isna().tolist() == [True, False]
-    assert stored["scored_at"].tolist() == [pd.Timestamp(LATER), pd.Timestamp(NOW)]
 
 
 def test_the_daily_score_stands_beside_the_running_one(engine: Engine, reader: Engine) -> None:
@@ -40,73 +28,76 @@ def test_the_daily_score_stands_beside_the_running_one(engine: Engine, reader: E
     ]
 
 
-def start(engine: Engine, started_at: datetime = NOW) -> int:
+def start(
+    engine: Engine,
+    started_at: datetime = NOW,
+    *,
+    market: str = "toy",
+    as_of: pd.Timestamp = AS_OF,
+    target: pd.Timestamp = TARGET,
+    source: str = "files",
+) -> int:
     with transaction(engine) as conn:
         return nights.start_night(
-            conn, "toy", AS_OF.date(), target=TARGET.date(), source="files", started_at=started_at
-        )
-
-
-def finish(engine: Engine, status: str, reason: str | None = None) -> None:
-    with transaction(engine) as conn:
-        nights.finish_night(
             conn,
-            "toy",
-            AS_OF.date(),
-            status=status,
-            reason=reason,
-            finished_at=LATER,
-            counts={"fetched": 7, "stored": 5, "rejected": 2, "predictions": 3},
-            gaps=[{"symbol": "B", "reason": "no bar"}],
-            known_at=NOW,
+            market,
+            as_of.date(),
+            target=target.date(),
+            source=source,
+            started_at=started_at,
         )
 
 
-def night(engine: Engine) -> dict[str, object]:
+ENDED = {
+    "finished_at": LATER,
+    "reason": "no index bar",
+    "known_at": NOW,
+    "inputs_hash": "hash",
+    "run_id": None,
+    "gaps": [{"symbol": "B", "reason": "no bar"}],
+}
+COUNTS = {"fetched": 7, "stored": 5, "rejected": 2, "predictions": 3}
+
+
+def finish(engine: Engine, status: str, market: str = "toy") -> None:
+    with transaction(engine) as conn:
+        nights.finish_night(conn, market, AS_OF.date(), status=status, counts=COUNTS, **ENDED)
+
+
+def night(engine: Engine, market: str = "toy", as_of: pd.Timestamp = AS_OF) -> dict[str, Any]:
     with reading(engine) as conn:
-        found = read_row(conn, "night_log", market="toy", as_of=AS_OF.date())
-        assert found is not None
-        assert len(read(conn, "night")) == 1
-    return found
+        return read_row(conn, "night_log", market=market, as_of=as_of.date()) or {}
 
 
-def test_a_night_runs_and_then_ends(engine: Engine) -> None:
-    assert start(engine) == 1
-    assert night(engine)["status"] == "running"
-    assert night(engine)["fetched"] is None
+def test_a_night_that_begins_or_ends_changes_no_other_and_keeps_all_that_is_told(
+    engine: Engine,
+) -> None:
+    assert start(engine) == start(engine, market="far") == 1
+    assert start(engine, as_of=TARGET, target=NEXT) == 1
+    before = night(engine, market="far"), night(engine, as_of=TARGET)
     finish(engine, "complete_with_gaps")
-    done = night(engine)
-    assert (done["status"], done["gaps"]) == (
-        "complete_with_gaps",
-        [{"symbol": "B", "reason": "no bar"}],
-    )
-    assert (done["stored"], done["known_at"], done["finished_at"]) == (5, NOW, LATER)
+    begun = {"market": "toy", "as_of": AS_OF.date(), "target": TARGET.date(), "source": "files"}
+    ended = {"status": "complete_with_gaps", "started_at": NOW, "computed_by": None}
+    assert night(engine) == begun | ended | ENDED | COUNTS
+    assert (night(engine, market="far"), night(engine, as_of=TARGET)) == before
+    with pytest.raises(StoreError, match=r"no night .*none .*2024-01-04"):
+        finish(engine, "complete", market="none")
 
 
 def test_a_complete_night_stays_as_it_is_and_a_refused_one_begins_again(engine: Engine) -> None:
     start(engine)
-    finish(engine, "refused", "no index bar")
-    assert start(engine, LATER) == 0
+    finish(engine, "refused")
+    assert start(engine, LATER, source="yahoo", target=NEXT) == 0
     begun = night(engine)
-    assert (begun["status"], begun["started_at"]) == ("running", LATER)
-    assert all(
-        begun[each] is None for each in ("reason", "fetched", "gaps", "known_at", "finished_at")
-    )
+    told = ("status", "started_at", "source", "target")
+    assert [begun[name] for name in told] == ["running", LATER, "yahoo", NEXT.date()]
+    assert {begun[name] for name in ("reason", "fetched", "gaps", "known_at", "finished_at")} == {
+        None
+    }
     finish(engine, "complete")
+    complete = night(engine)
     assert start(engine, NOW) == 0
-    assert (night(engine)["status"], night(engine)["started_at"]) == ("complete", LATER)
-
-
-def test_a_night_that_never_began_cannot_end(engine: Engine) -> None:
-    with pytest.raises(StoreError, match=r"no night.* toy .*2024-01-04 .*finish"):
-        finish(engine, "complete")
-
-
-def test_a_night_ends_in_a_known_way(engine: Engine) -> None:
-    start(engine)
-    with pytest.raises(StoreError, match="ck_night_status"):
-        finish(engine, "perhaps")
-    assert night(engine)["status"] == "running"
+    assert night(engine) == complete
 
 
 def stages(engine: Engine) -> list[tuple[str, str, float | None]]:
@@ -140,7 +131,7 @@ def test_a_refused_night_that_begins_again_has_no_stage_and_a_complete_one_keeps
     start(engine)
     with transaction(engine) as conn:
         nights.start_stage(conn, "toy", AS_OF.date(), "fetch", started_at=NOW)
-    finish(engine, "refused", "no index bar")
+    finish(engine, "refused")
     start(engine, LATER)
     assert stages(engine) == []
     with transaction(engine) as conn:
@@ -148,13 +139,3 @@ def test_a_refused_night_that_begins_again_has_no_stage_and_a_complete_one_keeps
     finish(engine, "complete")
     start(engine, LATER)
     assert stages(engine) == [("store", "running", None)]
-
-
-def test_a_stage_takes_no_time_below_0_and_ends_in_a_known_way(engine: Engine) -> None:
-    night_of = ("toy", AS_OF.date())
-    with transaction(engine) as conn:
-        nights.start_stage(conn, *night_of, "fetch", started_at=NOW)
-    with pytest.raises(StoreError, match="ck_night_stage_seconds"), transaction(engine) as conn:
-        nights.finish_stage(conn, *night_of, "fetch", status="done", seconds=-1.0)
-    with pytest.raises(StoreError, match="ck_night_stage_status"), transaction(engine) as conn:
-        nights.finish_stage(conn, *night_of, "fetch", status="perhaps", seconds=1.0)  # type: ignore[arg-type]

@@ -1,21 +1,21 @@
-"""Predictions are never rewritten; runs and outcomes are stored once."""
+"""Predictions and rankings of nights, and what they are judged by."""
 
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 
 import numpy as np
 import pandas as pd
 import pytest
-import sqlalchemy as sa
 from sqlalchemy import Engine
 
-from db import tables
 from db.engine import reading, transaction
 from db.errors import StoreError, StoreUsageError
-from db.read import query, read
-from db.rows import nights, runs
+from db.read import query
+from db.rows import nights, rankings, runs
 from db.rows import predictions as stored_predictions
+from db.rows.calibration import night_counts
 from db.rows.runs import latest_trained
 from db.save import save
+from tests.support.benchmark_rows import ranker
 from tests.support.prediction_rows import AS_OF, LATER, NEXT, NOW, STOCKS, TARGET, predictions, run
 
 
@@ -63,59 +63,6 @@ def close_night(store: Engine, target: pd.Timestamp) -> None:
         )
 
 
-def test_a_run_comes_back_as_it_went_in(store: Engine) -> None:
-    with reading(store) as conn:
-        assert runs.run(conn, "first") == run()
-        assert latest_trained(conn, "run", "toy") == run()
-        assert read(conn, "run", market="toy", order="created_at, id")["seeds"].tolist() == [
-            [2, 3, 5]
-        ]
-        assert read(conn, "run", market="other", order="created_at, id").empty
-
-
-def test_a_run_is_stored_once_and_never_replaced(store: Engine) -> None:
-    with transaction(store) as conn:
-        assert save(conn, "run", run(created_at=LATER)) == 0
-        assert runs.run(conn, "first")["created_at"] == NOW
-    with (
-        pytest.raises(
-            StoreError,
-            match=r"run: first .*already.*checkpoint_hash .*other",
-        ),
-        transaction(store) as conn,
-    ):
-        save(conn, "run", run(checkpoint_hash="other"))
-
-
-def test_a_model_may_keep_no_weights(store: Engine) -> None:
-    trees = run("trees", model="gradient_boosting", checkpoint_path=None, checkpoint_hash=None)
-    with transaction(store) as conn:
-        assert save(conn, "run", trees) == 1
-        assert save(conn, "run", trees) == 0
-        assert runs.run(conn, "trees") == trees
-        assert read(conn, "run", order="created_at, id")["checkpoint_hash"].isna().tolist() == [
-            False,
-            True,
-        ]
-    with (
-        pytest.raises(
-            StoreError,
-            match=r"run: trees .*already.*checkpoint_hash None, ",
-        ),
-        transaction(store) as conn,
-    ):
-        save(conn, "run", trees | {"checkpoint_hash": "other"})
-
-
-def test_a_run_says_what_kind_of_network_it_is(store: Engine) -> None:
-    unsaid = {name: value for name, value in run("second").items() if name != "model"}
-    with (
-        pytest.raises(StoreError, match=r"(?i)null.*model|model.*null"),
-        transaction(store) as conn,
-    ):
-        save(conn, "run", unsaid)
-
-
 def test_the_latest_run_saw_nothing_after_the_day_it_serves(store: Engine) -> None:
     with transaction(store) as conn:
         save(conn, "run", run("second", train_last=date(2024, 3, 1)))
@@ -132,38 +79,6 @@ def test_an_unknown_run_is_named(store: Engine) -> None:
         runs.run(conn, "nothing")
 
 
-@pytest.mark.parametrize(
-    "changed", [{"losses": [float("nan")]}, {"kind": "guess"}, {"train_last": date(2001, 1, 1)}]
-)
-def test_a_run_that_makes_no_sense_is_refused(store: Engine, changed: dict[str, object]) -> None:
-    with pytest.raises(StoreError), transaction(store) as conn:
-        save(conn, "run", run("second", **changed))
-
-
-def test_predictions_come_back_as_they_went_in(store: Engine) -> None:
-    assert keep(store, predictions()) == len(STOCKS)
-    with reading(store) as conn:
-        stored = read(conn, "prediction", market="toy", order="target, symbol, made_at")
-    pd.testing.assert_frame_equal(stored[list(predictions())], predictions(), check_dtype=False)
-    assert stored["target"].dtype == stored["as_of"].dtype == "datetime64[ns]"
-    assert set(stored["made_at"]) == set(stored["known_at"]) == {pd.Timestamp(NOW)}
-
-
-def test_a_rerun_adds_no_prediction_and_the_first_stands(store: Engine) -> None:
-    keep(store, predictions())
-    assert keep(store, predictions(), LATER) == 0
-    with reading(store) as conn:
-        assert set(
-            read(conn, "prediction", market="toy", order="target, symbol, made_at")["made_at"]
-        ) == {pd.Timestamp(NOW)}
-
-
-def test_a_rerun_adds_the_predictions_that_were_missing(store: Engine) -> None:
-    keep(store, predictions().head(1))
-    assert keep(store, predictions()) == len(STOCKS) - 1
-    assert keep(store, predictions().iloc[:0]) == 0
-
-
 def test_predictions_of_many_models_and_sessions_are_stored_as_one_by_one(store: Engine) -> None:
     with transaction(store) as conn:
         save(conn, "run", run("second"))
@@ -173,41 +88,6 @@ def test_predictions_of_many_models_and_sessions_are_stored_as_one_by_one(store:
     assert keep(store, every.sample(frac=1, random_state=3), LATER) == 0
     with pytest.raises(StoreError, match=r"second 2024-01-05 A .*already"):
         keep(store, pd.concat([every.head(6), predictions("second").assign(probability=0.75)]))
-
-
-@pytest.mark.parametrize(("column", "value"), [("probability", 0.51), ("probability_std", 0.01)])
-def test_a_past_prediction_is_never_rewritten(store: Engine, column: str, value: float) -> None:
-    keep(store, predictions())
-    other = predictions()
-    other.loc[1, column] = value
-    with pytest.raises(StoreError, match=r"first 2024-01-05 B .*already"):
-        keep(store, other)
-    with reading(store) as conn:
-        assert read(conn, "prediction", market="toy", order="target, symbol, made_at")[
-            "probability"
-        ].tolist() == [
-            0.25,
-            0.5,
-            0.75,
-        ]
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, -0.01, 1.01])
-def test_a_probability_lies_between_0_and_1(store: Engine, value: float) -> None:
-    with pytest.raises(
-        StoreError, match=r"(?i)prediction.probability|ck_prediction_probability|null"
-    ):
-        keep(store, predictions().assign(probability=value))
-
-
-def test_a_target_that_was_already_seen_is_refused(store: Engine) -> None:
-    with pytest.raises(StoreError, match="ck_prediction_dates"):
-        keep(store, predictions().assign(as_of=TARGET))
-
-
-def test_a_prediction_needs_its_run(store: Engine) -> None:
-    with pytest.raises(StoreError, match=r"(?i)foreign key"):
-        keep(store, predictions("nothing"))
 
 
 def test_a_closed_nights_calls_wait_for_their_outcome(store: Engine) -> None:
@@ -225,45 +105,6 @@ def test_a_closed_nights_calls_wait_for_their_outcome(store: Engine) -> None:
     assert len(waiting) == settled["n"].sum() == len(STOCKS)
 
 
-def test_an_outcome_is_stored_once_and_corrected_when_it_changes(store: Engine) -> None:
-    def stored() -> tuple[list[float], list[datetime]]:
-        with reading(store) as conn:
-            rows = conn.execute(
-                sa.select(tables.outcome.c.realised_return, tables.outcome.c.recorded_at)
-            ).all()
-        return [each[0] for each in rows], [each[1] for each in rows]
-
-    save_outcomes(store)
-    assert save_outcomes(store, at=LATER + timedelta(days=1)) == 0
-    assert stored() == ([-0.01, 0.0, 0.02], [LATER] * 3)
-    assert save_outcomes(store, at=LATER + timedelta(days=1), returns=(-0.01, 0.0, 0.03)) == 0
-    assert sorted(stored()[1]) == [LATER, LATER, LATER + timedelta(days=1)]
-
-
-def test_of_many_outcomes_the_new_are_added_and_the_changed_updated(store: Engine) -> None:
-    """One of A is new, one of B changed, one of C the same: its stamps stay."""
-    happened = pd.DataFrame(
-        {"symbol": STOCKS, "session": TARGET, "realised_return": 0.01, "rise": True, "label": 1}
-    )
-
-    def saved(frame: pd.DataFrame, at: datetime) -> int:
-        with transaction(store) as conn:
-            return save(conn, "outcome", frame, market="toy", known_at=at, recorded_at=at)
-
-    assert saved(happened.iloc[1:], NOW) == 2
-    assert saved(happened.assign(realised_return=[0.01, 0.02, 0.01]), LATER) == 1
-    asked = sa.select(
-        tables.outcome.c.realised_return, tables.outcome.c.known_at, tables.outcome.c.recorded_at
-    )
-    with reading(store) as conn:
-        rows = [
-            tuple(each) for each in conn.execute(asked.order_by(tables.outcome.c.instrument_id))
-        ]
-    assert rows == [(0.01, LATER, LATER), (0.02, LATER, LATER), (0.01, NOW, NOW)]
-    with pytest.raises(StoreError, match="A 2024-01-05 is duplicated"):
-        saved(pd.concat([happened, happened]), NOW)
-
-
 def test_the_history_of_a_symbol_tells_calls_from_hits(store: Engine) -> None:
     keep(store, predictions())
     keep(store, predictions(target=NEXT))
@@ -277,17 +118,10 @@ def test_the_history_of_a_symbol_tells_calls_from_hits(store: Engine) -> None:
     assert night["label"].tolist() == [-1, 0, 1]
     assert one["target"].tolist() == [TARGET, NEXT]
     assert one["correct"].isna().tolist() == [False, True]
-
-
-def test_a_wrong_call_is_no_hit(store: Engine) -> None:
-    keep(store, predictions())
     save_outcomes(store, (0.01, 0.001, -0.02))
     with reading(store) as conn:
-        assert stored_predictions.prediction_history(conn, market="toy")["correct"].tolist() == [
-            0,
-            0,
-            0,
-        ]
+        wrong = stored_predictions.prediction_history(conn, market="toy", last=TARGET.date())
+    assert wrong["correct"].tolist() == [0, 0, 0]
 
 
 def test_the_history_of_an_unknown_symbol_is_an_error(store: Engine) -> None:
@@ -312,3 +146,37 @@ def test_the_latest_predictions_are_the_newest_models_for_the_newest_session(sto
     assert set(pd.to_datetime(latest["target"])) == {NEXT}
     assert set(latest["run_id"]) == {"second"}
     assert set(latest["sector"]) == {"Tin"}
+
+
+def test_the_counts_of_nights_are_those_of_the_nightly_runs_of_the_market(store: Engine) -> None:
+    keys = pd.DataFrame(
+        {
+            "run_id": ["first", "second", "first", "folded", "abroad"],
+            "target": [TARGET, TARGET, NEXT, TARGET, TARGET],
+            "level": 0.8,
+        }
+    )
+    counts = keys.assign(n=5, covered=4, decided=3, decided_correct=2)
+    with transaction(store) as conn:
+        save(conn, "run", run("second"))
+        save(conn, "run", run("folded", kind="backtest"))
+        save(conn, "run", run("abroad", market="far"))
+        save(conn, "abstention_count", counts)
+        for last, expected in ((NEXT, counts.head(3)), (TARGET, counts.head(2))):
+            found = night_counts(conn, "abstention_count", "toy", last.date())
+            pd.testing.assert_frame_equal(found, expected, check_dtype=False)
+
+
+def test_a_stock_of_an_older_ranking_alone_is_not_in_the_ranking_shown(store: Engine) -> None:
+    ranked = pd.DataFrame({"symbol": STOCKS, "place": [1, 2, 3], "score": [3.0, 2.0, 1.0]})
+    ranked = ranked.assign(
+        predictor="ridge", as_of=AS_OF, target=TARGET, probability=None, chosen=True
+    )
+    with transaction(store) as conn:
+        for name, count, at in (("old", 3, NOW), ("new", 2, LATER)):
+            row = ranker(checkpoint_path=name, checkpoint_hash=name) | {"id": name}
+            save(conn, "ranker", row)
+            shown = ranked.head(count).assign(ranker_id=name)
+            save(conn, "stock_rank", shown, market="toy", known_at=NOW, made_at=at)
+        found = rankings.night_ranking(conn, "toy", TARGET.date())
+    assert found["symbol"].tolist() == ["A", "B"]

@@ -8,7 +8,6 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import Engine
 
-from db import tables
 from db.engine import reading, transaction
 from db.errors import StoreError, StoreUsageError
 from db.read import read
@@ -85,14 +84,10 @@ def test_bars_come_back_as_they_went_in_sorted_by_symbol(store: Engine) -> None:
     assert set(stored["known_at"]) == {pd.Timestamp(MONDAY)}
 
 
-def test_a_rerun_adds_no_row(store: Engine) -> None:
+def test_rounding_noise_is_no_restatement_and_a_missing_value_equals_itself(store: Engine) -> None:
     append(store, bars())
     assert append(store, bars()) == 0
     assert append(store, bars(), TUESDAY) == 0
-
-
-def test_rounding_noise_is_no_restatement_and_a_missing_value_equals_itself(store: Engine) -> None:
-    append(store, bars())
     noisy = bars()
     noisy["close"] *= 1 + 5e-10
     assert append(store, noisy, TUESDAY) == 0
@@ -224,6 +219,38 @@ def test_symbols_fetched_over_different_spans_are_compared_each_over_its_own(sto
     assert append(store, tail, TUESDAY) == len(SYMBOLS)
 
 
+def test_the_earliest_session_ever_asked_of_a_symbol_is_kept_market_by_market(
+    store: Engine,
+) -> None:
+    with transaction(store) as conn:
+        save(conn, "instrument", read(conn, "instrument", market="toy"), market="other")
+        markets.note_asked(conn, "toy", {"A": FIRST, "B": LAST})
+        markets.note_asked(conn, "toy", {"A": LAST, "B": FIRST})
+        asked = read(conn, "instrument", columns="symbol, asked_from", order="market, symbol")
+    assert asked["asked_from"].isna().tolist() == [True] * 3 + [False] * 2 + [True]
+    assert set(asked["asked_from"].dropna()) == {SESSIONS[0]}
+
+
+def test_constituents_are_what_the_list_says_now_numbered_by_their_beginning(
+    store: Engine,
+) -> None:
+    days = pd.to_datetime(["2023-05-01", "2021-05-01", None])
+    listed = pd.DataFrame(
+        {"symbol": "A", "valid_from": days, "valid_to": pd.NaT, "source": list("xyz")}
+    )
+    with transaction(store) as conn:
+        save(conn, "instrument", read(conn, "instrument", market="toy"), market="other")
+        assert markets.save_constituents(conn, "other", listed) == 3
+        assert markets.save_constituents(conn, "toy", listed) == 3
+        assert markets.save_constituents(conn, "toy", listed.iloc[1:].assign(source="w")) == 0
+        stays = read(conn, "constituent", columns="spell, valid_from, source", market="toy")
+        others = read(conn, "constituent", columns="spell, valid_from, source", market="other")
+    assert stays["spell"].tolist() == [1, 2]
+    assert stays["valid_from"].tolist() == [pd.NaT, days[1]]
+    assert stays["source"].tolist() == ["w", "w"]
+    assert others["source"].tolist() == ["z", "y", "x"]
+
+
 def test_no_bars_are_no_rows(store: Engine) -> None:
     assert append(store, bars().iloc[:0]) == 0
     empty = known(store)
@@ -235,56 +262,17 @@ def test_no_bars_are_no_rows(store: Engine) -> None:
         assert prices.prices(conn, "no such market", FIRST, LAST).empty
 
 
-@pytest.mark.parametrize(
-    ("column", "value"), [("close", np.nan), ("close", 0.0), ("open", 0.0), ("adj_close", -1.0)]
-)
-def test_a_bad_price_is_refused(store: Engine, column: str, value: float) -> None:
+def test_bars_without_a_close_are_refused_whole(store: Engine) -> None:
     bad = bars()
-    bad.loc[4, column] = value
+    bad.loc[4, "close"] = np.nan
     with pytest.raises(StoreError, match=r"(?i)check|null"):
         append(store, bad)
     assert known(store).empty
 
 
-def test_the_tables_themselves_refuse_a_bad_price(store: Engine) -> None:
-    row = {
-        "instrument_id": 1,
-        "session": FIRST,
-        "known_at": MONDAY,
-        "source": "files",
-        "close": 0.0,
-    }
-    for close in (0.0, None, float("nan")):
-        with pytest.raises(StoreError, match=r"(?i)check|null"), transaction(store) as conn:
-            conn.execute(sa.insert(tables.price), [row | {"close": close, "volume": -1.0}])
-
-
-def test_a_bar_given_twice_is_refused(store: Engine) -> None:
-    with pytest.raises(StoreError, match="A 2024-01-01 is duplicated"):
-        append(store, pd.concat([bars(), bars().head(1)]))
-
-
 def test_a_symbol_that_was_never_stored_is_named(store: Engine) -> None:
     with pytest.raises(StoreUsageError, match=r"not stored .*toy: NVDA, ZM"):
         append(store, bars(("ZM", "A", "NVDA")))
-
-
-def test_a_bar_needs_an_instrument(store: Engine) -> None:
-    row = {
-        "instrument_id": 97,
-        "session": FIRST,
-        "known_at": MONDAY,
-        "close": 1.0,
-        "source": "files",
-    }
-    with pytest.raises(StoreError, match=r"(?i)foreign key"), transaction(store) as conn:
-        conn.execute(sa.insert(tables.price), [row])
-
-
-def test_a_session_with_a_time_of_day_is_refused(store: Engine) -> None:
-    late = bars().assign(session=bars()["session"] + pd.Timedelta(hours=16))
-    with pytest.raises(StoreError, match=r"price\.session .*dates,.*times .*2024-01-01 16:00"):
-        append(store, late)
 
 
 def test_naive_timestamps_are_refused_and_others_come_back_in_utc(store: Engine) -> None:
@@ -314,69 +302,3 @@ def test_chosen_symbols_and_sessions_alone_are_read(store: Engine) -> None:
         ("B", SESSIONS[1]),
         ("B", SESSIONS[2]),
     ]
-
-
-def test_two_markets_may_share_a_symbol(store: Engine) -> None:
-    append(store, bars())
-    with transaction(store) as conn:
-        other = read(conn, "instrument", market="toy", order="symbol")
-        assert save(conn, "instrument", other, market="other") == len(SYMBOLS)
-        assert prices.prices(conn, "other", FIRST, LAST).empty
-
-
-def test_instruments_are_stored_once_and_kept_up_to_date(store: Engine) -> None:
-    with transaction(store) as conn:
-        before = read(conn, "instrument", market="toy", order="symbol")
-        assert save(conn, "instrument", before, market="toy") == 0
-        renamed = before.assign(name=before["name"].replace("Alpha", "Alphabet"))
-        assert save(conn, "instrument", renamed, market="toy") == 0
-        after = read(conn, "instrument", market="toy", order="symbol")
-    assert after["name"].fillna("").tolist() == ["Alphabet", "", "Toy index"]
-    assert after["symbol"].tolist() == list(SYMBOLS)
-
-
-def test_constituents_are_what_the_list_says_now(store: Engine) -> None:
-    day = pd.Timestamp
-    listed = pd.DataFrame(
-        {
-            "symbol": ["A", "A", "B"],
-            "valid_from": [day("2020-05-01"), pd.NaT, pd.NaT],
-            "valid_to": [pd.NaT, day("2019-12-31"), pd.NaT],
-            "source": "the exchange",
-        }
-    )
-    with transaction(store) as conn:
-        assert markets.save_constituents(conn, "toy", listed) == 3
-        assert markets.save_constituents(conn, "toy", listed) == 0
-        stays = read(conn, "constituent", market="toy")
-        assert stays["spell"].tolist() == [1, 2, 1]
-        assert stays["valid_to"].tolist() == [day("2019-12-31"), pd.NaT, pd.NaT]
-        assert markets.save_constituents(conn, "toy", listed.iloc[:1]) == 0
-        assert read(conn, "constituent", market="toy")["valid_from"].tolist() == [day("2020-05-01")]
-
-
-def test_a_rejected_bar_is_recorded_once_for_each_reason(store: Engine) -> None:
-    refused = pd.DataFrame(
-        {
-            "symbol": ["A", "A", "B"],
-            "session": SESSIONS[[1, 1, 2]],
-            "reason": ["null_price", "stale_day", "null_price"],
-            "value": ["close=nan", "volume=0.0", "close=nan"],
-        }
-    )
-    with transaction(store) as conn:
-        for known_at, new in ((MONDAY, 3), (TUESDAY, 0)):
-            assert (
-                save(
-                    conn,
-                    "rejected_bar",
-                    refused,
-                    market="toy",
-                    source="files",
-                    first_known_at=known_at,
-                )
-                == new
-            )
-        stored = prices.rejected_bars(conn, "toy", FIRST, LAST)
-    pd.testing.assert_frame_equal(stored[list(refused)], refused)
-    assert set(stored["first_known_at"]) == {pd.Timestamp(MONDAY)}

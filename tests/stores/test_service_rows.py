@@ -16,9 +16,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import Connection, Engine
 
-from db import tables
 from db.admin.checks import check_store
-from db.connection.frames import frame
 from db.connection.locks import is_held, market_lock
 from db.engine import open_engine, reading, transaction, upgrade
 from db.errors import StoreBusyError, StoreError
@@ -49,20 +47,6 @@ def hold(url: str, held: Event, over: Event) -> None:
     with market_lock(open_engine(url), "toy"):
         held.set()
         over.wait(60)
-
-
-def test_a_fetch_is_known_later_than_every_one_before_it_whatever_the_clock_says(
-    engine: Engine,
-) -> None:
-    soon = datetime.now(UTC) + timedelta(hours=14)
-    with transaction(engine) as conn:
-        assert abs(fetches.next_known_at(conn, "toy") - datetime.now(UTC)) < timedelta(minutes=1)
-        assert save(conn, "price_fetch", FETCH | LISTS | {"known_at": soon}) == 1
-        assert fetches.next_known_at(conn, "toy") == soon + timedelta(microseconds=1)
-        assert fetches.next_known_at(conn, "other") < soon
-    with reading(engine) as conn:
-        kept = frame(conn, sa.select(tables.price_fetch)).to_dict("records")
-    assert kept == [FETCH | LISTS | {"known_at": pd.Timestamp(soon), "as_of": pd.Timestamp(DAY)}]
 
 
 def save_bar(conn: Connection, known_at: datetime, close: float = 2.0) -> None:
@@ -210,109 +194,32 @@ def which_are_held(engine: Engine) -> list[str]:
         return [name for name in ("toy", "another", "none") if is_held(conn, name)]
 
 
-def test_an_alert_is_raised_once_and_waits_until_it_is_sent(engine: Engine) -> None:
-    moment = datetime(2024, 1, 6, tzinfo=UTC)
+def test_only_the_alert_that_is_named_was_sent(engine: Engine) -> None:
+    named = [("toy", DAY, "late"), ("toy", DAY, "refused"), ("far", DAY, "late")]
+    named += [("toy", DAY + timedelta(days=1), "late")]
     with transaction(engine) as conn:
-        assert save(
-            conn,
-            "alert",
-            {
-                "market": "toy",
-                "as_of": DAY,
-                "kind": "refused",
-                "message": "no index",
-                "raised_at": moment,
-            },
-        )
-        assert not save(
-            conn,
-            "alert",
-            {
-                "market": "toy",
-                "as_of": DAY,
-                "kind": "refused",
-                "message": "again",
-                "raised_at": SOON,
-            },
-        )
-        assert save(
-            conn,
-            "alert",
-            {
-                "market": "toy",
-                "as_of": DAY,
-                "kind": "late",
-                "message": "not yet",
-                "raised_at": SOON,
-            },
-        )
-        nights.mark_sent(conn, "toy", DAY, "refused", sent_at=SOON)
-        assert read(conn, "alert", order="raised_at, market, as_of, kind")["message"].tolist() == [
-            "no index",
-            "not yet",
-        ]
-        assert read(
-            conn, "alert", market="toy", sent_at=None, order="raised_at, market, as_of, kind"
-        )["kind"].tolist() == ["late"]
-        assert read(conn, "alert", market="other", order="raised_at, market, as_of, kind").empty
-
-
-def test_alerts_come_by_moment_and_only_the_one_named_was_sent(engine: Engine) -> None:
-    moment, next_day = datetime(2024, 1, 6, tzinfo=UTC), DAY + timedelta(days=1)
-    named = [
-        ("toy", DAY, "late"),
-        ("toy", DAY, "refused"),
-        ("far", DAY, "late"),
-        ("toy", next_day, "late"),
-    ]
-    with transaction(engine) as conn:
-        for place, key in enumerate(named):
-            raised_at = moment - timedelta(hours=place // 3)
-            alert = dict(zip(("market", "as_of", "kind"), key, strict=True))
-            assert save(conn, "alert", alert, message=f"{place}", raised_at=raised_at) == 1
+        for market, as_of, kind in named:
+            alert = {"market": market, "as_of": as_of, "kind": kind, "message": "late"}
+            assert save(conn, "alert", alert, raised_at=SOON) == 1
         nights.mark_sent(conn, "toy", DAY, "late", sent_at=SOON)
-        found = read(conn, "alert", order="raised_at, market, as_of, kind")
-        assert found["message"].tolist() == ["3", "2", "0", "1"]
-        assert found["sent_at"].isna().tolist() == [True, True, False, True]
-        assert found["sent_at"].iloc[2] == pd.Timestamp(SOON)
-        assert found["raised_at"].tolist() == [
-            pd.Timestamp(moment - timedelta(hours=1)),
-            *[pd.Timestamp(moment)] * 3,
-        ]
-        assert list(found) == [each.name for each in tables.alert.c]
-        assert read(conn, "alert", sent_at=None, order="raised_at, market, as_of, kind")[
-            "message"
-        ].tolist() == ["3", "2", "1"]
-        assert read(conn, "alert", market="far", order="raised_at, market, as_of, kind")[
-            "message"
-        ].tolist() == ["2"]
+        assert len(read(conn, "alert", sent_at=None)) == len(named) - 1
+        sent = read(conn, "alert", market="toy", as_of=DAY, kind="late")["sent_at"]
+    assert sent.tolist() == [pd.Timestamp(SOON)]
 
 
-def test_the_last_fetch_of_the_market_counts_and_the_clock_where_that_is_later(
+def test_a_fetch_is_known_later_than_every_one_of_its_market_whatever_the_clock_says(
     engine: Engine,
 ) -> None:
     past, soon = datetime(2024, 1, 5, tzinfo=UTC), datetime.now(UTC) + timedelta(hours=12)
     with transaction(engine) as conn:
         for market, moments in (("toy", (soon, past)), ("far", (past, past - timedelta(days=1)))):
-            for moment in moments:
-                assert (
-                    save(
-                        conn, "price_fetch", FETCH | LISTS | {"market": market, "known_at": moment}
-                    )
-                    == 1
-                )
-            assert (
-                save(
-                    conn,
-                    "price_fetch",
-                    FETCH | LISTS | {"market": market, "known_at": moments[0], "asked": 0},
-                )
-                == 0
-            )
+            for known_at in moments:
+                fetch = {"market": market, "known_at": known_at}
+                assert save(conn, "price_fetch", FETCH | LISTS | fetch) == 1
         assert fetches.next_known_at(conn, "toy") == soon + timedelta(microseconds=1)
-        assert abs(fetches.next_known_at(conn, "far") - datetime.now(UTC)) < timedelta(minutes=1)
-        kept = frame(conn, sa.select(tables.price_fetch))
-    assert (len(kept), set(kept["asked"])) == (4, {2})
+        for market in ("far", "new"):
+            now = datetime.now(UTC)
+            assert abs(fetches.next_known_at(conn, market) - now) < timedelta(minutes=1)
 
 
 @pytest.mark.soak

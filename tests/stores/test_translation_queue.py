@@ -19,19 +19,14 @@ from sqlalchemy import Engine
 from db import tables
 from db.admin.copying import copy_store, snapshot
 from db.engine import open_engine, reading, transaction
-from db.errors import StoreError, StoreUsageError
 from db.rows.translations import (
-    DIED,
-    MAX_ATTEMPTS,
     fail_texts,
     finish_texts,
     give_back,
-    queue_counts,
     queue_texts,
     renew,
     take_texts,
 )
-from tests.support.translation_rows import seen
 
 NOW = datetime(2024, 1, 5, 2, 30, tzinfo=UTC)
 WORKERS, TEXTS = 8, 200
@@ -108,16 +103,6 @@ def test_a_copied_queue_goes_on_numbering_and_no_number_is_given_twice(
         assert [row["id"] for row in rows(each)] == [2]
 
 
-def test_texts_are_taken_by_priority_and_age_those_of_one_model_at_a_time(engine: Engine) -> None:
-    first, late = queued(engine, "a", 2), queued(engine, "b", 2)
-    urgent = queued(engine, "b", 2, priority=5)
-    assert taken(engine, "worker", limit=3) == [*urgent, late[0]]
-    assert taken(engine, "worker", ["b", "nobody"], limit=1) == late[1:]
-    assert taken(engine, "worker", ["b"]) == taken(engine, "worker", []) == []
-    assert taken(engine, "worker") == first
-    assert taken(engine, "worker") == []
-
-
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("priority", ["''", "'high'", "x'00ff'"])
 def test_a_priority_that_is_no_number_keeps_no_text_waiting(engine: Engine, priority: str) -> None:
@@ -129,39 +114,6 @@ def test_a_priority_that_is_no_number_keeps_no_text_waiting(engine: Engine, prio
     assert taken(engine, "worker") == [3, 2]
     assert taken(engine, "worker") == other
     assert taken(engine, "worker") == []
-
-
-def test_a_worker_takes_at_least_one_text(engine: Engine) -> None:
-    with pytest.raises(StoreUsageError, match="cannot take 0 texts"):
-        take_texts(engine, "worker", None, 0)
-
-
-def test_a_translation_is_kept_with_its_score_and_attention(engine: Engine) -> None:
-    ids = queued(engine, count=3)
-    assert taken(engine, "worker") == ids
-    plain = {"id": ids[0], "translation": "Ein Hund.", "score": -0.25}
-    with transaction(engine) as conn:
-        assert finish_texts(conn, "worker", []) == 0
-        assert (
-            finish_texts(conn, "worker", [plain, plain | {"id": ids[1], "attention": [[0.5, 0.5]]}])
-            == 2
-        )
-        assert fail_texts(conn, "worker", ids[2:], "no words") == 1
-        assert queue_counts(conn).to_dict("list") == {
-            "model": ["m", "m"],
-            "status": ["done", "failed"],
-            "n": [2, 1],
-        }
-        assert [each["translation"] for each in seen(conn, "translation_job")] == [
-            "Ein Hund.",
-            "Ein Hund.",
-            None,
-        ]
-    found = rows(engine)
-    assert [each["attention"] for each in found] == [None, [[0.5, 0.5]], None]
-    assert [each["reason"] for each in found] == [None, None, "no words"]
-    assert all(each["finished_at"] and each["taken_until"] is None for each in found)
-    assert taken(engine, "worker", now=datetime(2124, 1, 1, tzinfo=UTC)) == []
 
 
 def test_a_lease_that_ended_lets_another_take_the_text_and_the_slow_worker_writes_nothing(
@@ -185,64 +137,6 @@ def test_a_lease_that_ended_lets_another_take_the_text_and_the_slow_worker_write
         ("quick", "done"),
         (None, "queued"),
     ]
-
-
-@pytest.mark.slow
-def test_a_lease_that_is_renewed_goes_on(engine: Engine) -> None:
-    ids = queued(engine, count=2)
-    taken(engine, "slow", lease_s=300, now=NOW)
-    with transaction(engine) as conn:
-        assert renew(conn, "slow", ids[:1], 300, now=in_seconds(200)) == 1
-    assert taken(engine, "quick", now=in_seconds(400)) == ids[1:]
-    assert finished(engine, "slow", ids) == 1
-
-
-def test_what_a_worker_gives_back_was_never_taken(engine: Engine) -> None:
-    ids = queued(engine, count=3)
-    taken(engine, "calm", limit=2)
-    finished(engine, "calm", ids[:1])
-    with transaction(engine) as conn:
-        assert give_back(conn, "calm") == 1
-    assert [(each["status"], each["attempts"]) for each in rows(engine)] == [
-        ("done", 1),
-        ("queued", 0),
-        ("queued", 0),
-    ]
-    assert taken(engine, "next") == ids[1:]
-
-
-def test_a_text_whose_workers_all_die_is_failed(engine: Engine) -> None:
-    deadly = queued(engine)
-    for attempt in range(MAX_ATTEMPTS):
-        (text,) = take_texts(
-            engine, f"worker {attempt}", None, 9, lease_s=1, now=in_seconds(attempt)
-        )
-        assert text["attempts"] == attempt + 1
-    good = queued(engine)
-    assert taken(engine, "last", now=in_seconds(MAX_ATTEMPTS)) == good
-    row = rows(engine)[0]
-    assert (row["id"], row["status"], row["reason"]) == (deadly[0], "failed", DIED)
-    assert "worker died 3 times" in DIED
-    assert finished(engine, "worker 2", deadly) == 0
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"status": "lost"},
-        {"status": "taken", "taken_by": "worker"},
-        {"status": "taken", "taken_until": NOW},
-        {"status": "done"},
-        {"status": "failed"},
-        {"attempts": -1},
-        {"text": None},
-    ],
-    ids=str,
-)
-def test_the_store_itself_keeps_the_queue_whole(engine: Engine, values: dict[str, object]) -> None:
-    queued(engine)
-    with pytest.raises(StoreError, match=r"(?i)check|null"), transaction(engine) as conn:
-        conn.execute(sa.update(tables.translation_text).values(values))
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)

@@ -100,12 +100,7 @@ def test_a_lease_is_renewed_for_what_is_named_and_held_alone(held: Engine) -> No
 
 def test_a_translation_is_written_to_its_own_text_with_all_that_is_said_of_it(held: Engine) -> None:
     before, begun = rows(held), datetime.now(UTC)
-    said = {
-        "translation": "zwei",
-        "score": -0.5,
-        "attention": [[1.0]],
-        "reason": "twice the same word",
-    }
+    said = {"translation": "zwei", "score": -0.5, "attention": [[1.0]]}
     with transaction(held) as conn:
         assert (
             finish_texts(conn, "a", [{"id": 2} | said, {"id": 3, "translation": "x", "score": 0.0}])

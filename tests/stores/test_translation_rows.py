@@ -104,17 +104,6 @@ def test_scores_go_with_the_weights_that_they_are_of_and_those_of_other_models_s
         ]
 
 
-def test_when_a_step_was_and_how_fast_is_alone_no_news(engine: Engine) -> None:
-    with transaction(engine) as conn:
-        save(conn, "translation_progress", [progress(100)])
-        for same in ({"at": LATER}, {"tokens_per_second": 2e5}):
-            assert save(conn, "translation_progress", [progress(100, **same)]) == 0
-        assert [dict(each) for each in conn.execute(STORED_STEPS).mappings()] == [progress(100)]
-        news = progress(100, at=LATER, tokens_per_second=2e5, train_loss=1.5)
-        assert save(conn, "translation_progress", [news]) == 0
-        assert [dict(each) for each in conn.execute(STORED_STEPS).mappings()] == [news]
-
-
 @pytest.mark.parametrize("against", [None, "rnn"])
 def test_the_store_itself_keeps_no_score_twice(engine: Engine, against: str | None) -> None:
     row = score(against=against, search_text="{}")

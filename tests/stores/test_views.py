@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 
 from db.connection.user_sql import select
 from db.engine import open_engine, reading, transaction, upgrade
-from db.rows import nights, prices
+from db.rows import prices
 from db.save import save
 from db.tables import BAR_VALUES, UtcTimestamp, metadata
 from db.views import view
@@ -41,11 +41,6 @@ def store(engine: Engine) -> Engine:
     return engine
 
 
-def test_price_latest_has_one_version_of_each_bar(store: Engine, reader: Engine) -> None:
-    rows = select(reader, "select symbol, close from price_latest order by symbol")
-    assert rows.to_dict("list") == {"symbol": ["A", "B"], "close": [12.0, 20.0]}
-
-
 def test_price_restatement_has_every_version_after_the_first_beside_the_one_before(
     store: Engine, reader: Engine
 ) -> None:
@@ -59,48 +54,6 @@ def test_price_restatement_has_every_version_after_the_first_beside_the_one_befo
         "close": [11.0, 12.0],
         "close_before": [10.0, 11.0],
     }
-
-
-def test_a_rejected_bar_and_a_night_can_be_asked_for_in_sql(store: Engine, reader: Engine) -> None:
-    refused = pd.DataFrame(
-        {"symbol": ["B"], "session": [SESSION], "reason": ["null_price"], "value": ["close=nan"]}
-    )
-    with transaction(store) as conn:
-        save(conn, "rejected_bar", refused, market="toy", source="files", first_known_at=MONDAY)
-        nights.start_night(
-            conn, "toy", SESSION.date(), target=MONDAY.date(), source="files", started_at=MONDAY
-        )
-    rows = select(reader, "select symbol, reason, value from rejected where session = '2024-01-05'")
-    assert rows.to_dict("records") == [
-        {"symbol": "B", "reason": "null_price", "value": "close=nan"}
-    ]
-    assert select(reader, "select market, status from night_log").to_dict("records") == [
-        {"market": "toy", "status": "running"}
-    ]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-@pytest.mark.parametrize(
-    ("view", "asked"),
-    [
-        ("prediction_history", "market = 'toy' and symbol = 'A'"),
-        ("prediction_history", "market = 'toy' and target = '2024-01-05'"),
-        ("latest_prediction", "market = 'toy'"),
-        ("price_latest", "market = 'toy' and symbol = 'A'"),
-        ("price_restatement", "market = 'toy' and symbol = 'A'"),
-        ("daily_score", "market = 'toy' and target = '2024-01-05'"),
-        ("night_log", "market = 'toy' and as_of = '2024-01-05'"),
-    ],
-)
-def test_asking_for_one_symbol_or_one_night_reads_no_whole_fact_table(
-    store: Engine, reader: Engine, view: str, asked: str
-) -> None:
-    plan = select(reader, f"explain query plan select * from {view} where {asked}")["detail"]
-    scanned = {step.split()[1] for step in plan if step.startswith("SCAN")}
-    assert scanned.isdisjoint(
-        {"p", "o", "later", "b", "earlier", "d", "night", "price", "prediction"}
-    )
 
 
 @pytest.mark.slow

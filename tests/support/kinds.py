@@ -30,6 +30,7 @@ OF_ENGINES = (
     "test_price_rows",
     "test_role_limits",
     "test_roles",
+    "test_rows",
     "test_schema",
     "test_service_rows",
     "test_sql_limits",
@@ -37,7 +38,6 @@ OF_ENGINES = (
     "test_upgrade",
     "test_view_plans",
     "test_views",
-    "test_writes",
 )
 
 QUARTERS = 4
