@@ -17,7 +17,7 @@ from db.rows.calibration import night_counts
 from dtml.baselines.naive_rules import NAIVE_RULES, naive_directions
 from dtml.markets.definition import LEVELS
 from dtml.pages.figures import percent
-from dtml.prices.sessions import next_session, sessions_up_to
+from dtml.prices.sessions import sessions_up_to
 from flows.markets.opened import RunRequest
 from flows.markets.stored_night import Night
 from flows.nightly.context import MarketContext, stored_bars
@@ -233,11 +233,3 @@ def test_a_stocks_score_is_that_of_its_history(context: MarketContext) -> None:
         assert_arrays_close_in_float64(
             scores.loc[symbol, "up_acc"], (rows["realised_return"] > 0).mean()
         )
-
-
-def test_a_night_has_rules_directions_for_its_own_target_alone(context: MarketContext) -> None:
-    night(context)
-    told = ask(
-        context.engine, "select distinct target from prediction_history where always_up is not null"
-    )
-    assert told["target"].tolist() == [pd.Timestamp(next_session("XNYS", AS_OF))]

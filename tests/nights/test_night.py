@@ -2,10 +2,8 @@
 its reason, and never twice.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -14,17 +12,15 @@ from sqlalchemy import text
 from db.admin.copying import table_counts
 from db.engine import reading
 from db.read import read, read_row
-from db.rows import predictions
 from dtml.errors import DtmlError
 from dtml.prices.sessions import next_session, sessions_up_to
 from flows.markets.opened import StoredSource
 from flows.nightly import predict
 from flows.nightly.context import MarketContext, Tonight, stored_bars
 from flows.nightly.fetch import OVERLAP, fetch_bars
-from flows.nightly.night import PREDICTING_FROM_STORE, NightRefusedError, Stage, directly, run_night
+from flows.nightly.night import PREDICTING_FROM_STORE, NightRefusedError, run_night
 from flows.nightly.predict import forecast
 from flows.nightly.train import load_model, train_model
-from tests.support.bounds import assert_arrays_close_in_float64, in_float64
 from tests.support.nights import AS_OF, BARS, FrameSource, LimitedSource, after_nights, without
 
 
@@ -78,36 +74,6 @@ def test_a_complete_night_is_ended_again_only_where_its_page_is_gone_or_bars_cam
     assert page.stat().st_mtime_ns > written
 
 
-@pytest.mark.soak
-def test_the_nights_that_follow_score_the_ones_before_against_what_happened(
-    context: MarketContext,
-) -> None:
-    days = [day.date() for day in sessions_up_to("XNYS", date(2024, 7, 9), 5)]
-    after_nights(context, *days)
-    with reading(context.engine) as conn:
-        history = predictions.prediction_history(conn, market=context.name)
-        scores = read(conn, "score", market=context.name)
-    known = history[history["realised_return"].notna()]
-    wide = BARS.pivot(index="session", columns="symbol", values="adj_close").pct_change(
-        fill_method=None
-    )
-    expected = [wide.loc[row.target, row.symbol] for row in known.itertuples()]
-    assert_arrays_close_in_float64(known["realised_return"], expected)
-    assert sorted(known["target"].dt.date.unique()) == days[1:]
-    assert (history["as_of"] < history["target"]).all()
-    assert history["run_id"].nunique() == 1
-    running = scores[
-        (scores["span"] == "running")
-        & (scores["protocol"] == "all")
-        & (scores["predictor"] == "dtml")
-    ]
-    assert running["nights"].tolist() == [1, 2, 3, 4]
-    assert running["n"].iloc[-1] == len(known)
-    assert running["acc"].iloc[-1] == in_float64((known["correct"] == 1).mean())
-    rules = scores[(scores["target"] == scores["target"].max()) & (scores["span"] == "running")]
-    assert set(rules["predictor"]) == {"dtml", "always_up", "index_reversal", "index_below_mean20"}
-
-
 def test_no_price_after_as_of_moves_a_prediction(context: MarketContext) -> None:
     first = run_night(context, AS_OF)
     scrambled = BARS.copy()
@@ -145,23 +111,6 @@ def test_only_what_is_missing_is_asked_for_again(context: MarketContext) -> None
     overlap = sessions_up_to("XNYS", AS_OF, OVERLAP)[0].date()
     assert len(source.asked) == 2
     assert set(source.asked[1].values()) == {overlap}
-
-
-@pytest.mark.soak
-def test_a_night_without_its_index_is_refused_and_completes_when_the_bar_comes(
-    context: MarketContext,
-) -> None:
-    index = context.market.index.symbol
-    poor = replace(context, source=FrameSource(without(BARS, [index])))
-    with pytest.raises(NightRefusedError, match=f"no good bar.* {index} on {AS_OF}"):
-        run_night(poor, AS_OF)
-    with reading(context.engine) as conn:
-        row = read_row(conn, "night_log", market=context.name, as_of=AS_OF)
-    assert row is not None
-    assert row["status"] == "refused"
-    assert index in row["reason"]
-    assert counts(context)["prediction"] == 0
-    assert run_night(context, AS_OF).row["status"] == "complete"
 
 
 def test_too_many_missing_stocks_refuse_the_night_and_a_few_are_listed_as_gaps(
@@ -203,42 +152,6 @@ def test_a_refused_bar_is_listed_with_its_reason_and_the_night_goes_on(
     assert row["status"] == "complete_with_gaps"
     assert row["gaps"] == [{"symbol": "F01A", "reason": "bar rejected: non_positive_price"}]
     assert row["rejected"] == 1
-
-
-def dying(at: str, *, after: bool) -> Stage:
-    """A way to run stages that dies before or after the work of one of them."""
-
-    def stage(name: str, work: Callable[[], Any]) -> Any:
-        if name == at and not after:
-            raise KeyboardInterrupt
-        result = directly(name, work)
-        if name == at:
-            raise KeyboardInterrupt
-        return result
-
-    return stage
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize(
-    "at",
-    ["fetch", "model", "predict", "rank", "store", "score", "paper account", "drift", "report"],
-)
-def test_a_night_that_died_anywhere_is_completed_by_the_next_run(
-    context: MarketContext, at: str
-) -> None:
-    for after in (False, True):
-        with pytest.raises(KeyboardInterrupt):
-            run_night(context, AS_OF, stage=dying(at, after=after))
-    night = run_night(context, AS_OF)
-    assert night.row["status"] == "complete"
-    assert len(stored_predictions(context, AS_OF)) == 9
-    assert night.report.exists()
-    assert counts(context)["night"] == counts(context)["run"] == 1
-    with reading(context.engine) as conn:
-        stages = read(conn, "stage_log", market=context.name, as_of=AS_OF, order="started_at")
-    assert list(stages["stage"])[-4:] == ["score", "paper account", "drift", "report"]
-    assert set(stages["status"]) == {"done"} or at == "store"
 
 
 def test_a_restated_history_is_fetched_anew_and_the_past_reads_as_it_was_known(

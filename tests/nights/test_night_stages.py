@@ -13,7 +13,7 @@ from sqlalchemy import select, text
 
 from db.engine import reading
 from db.errors import StoreError
-from db.read import read
+from db.read import read, read_row
 from db.tables import UtcTimestamp, metadata
 from dtml.errors import DtmlError
 from flows.freezing import begin, link_of_night
@@ -94,16 +94,21 @@ def test_a_stage_that_fails_is_stored_with_its_seconds_and_the_run_s_line_says_w
     assert {status for status, _ in stages(context).values()} == {"done"}
 
 
-def test_a_night_without_its_index_ends_in_the_stage_that_fetched(
+def test_a_night_without_its_index_is_refused_in_its_fetch_and_completes_when_the_bar_comes(
     context: MarketContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = standard_error(monkeypatch, form="json")
-    poor = replace(context, source=FrameSource(without(BARS, [context.market.index.symbol])))
-    with pytest.raises(NightRefusedError):
+    index = context.market.index.symbol
+    poor = replace(context, source=FrameSource(without(BARS, [index])))
+    with pytest.raises(NightRefusedError, match=f"no good bar.* {index} on {AS_OF}"):
         run_night(poor, AS_OF)
     assert list(stages(context)) == ["fetch"]
     ended = objects(said)[-1]
     assert (ended["level"], ended["stage"], ended["market"]) == ("warning", "fetch", "simulated")
+    with reading(context.engine) as conn:
+        row = read_row(conn, "night_log", market=context.name, as_of=AS_OF) or {}
+    assert (row["status"], index in row["reason"]) == ("refused", True)
+    assert run_night(context, AS_OF).row["status"] == "complete"
 
 
 def test_a_complete_night_keeps_its_stages_and_says_that_it_was_complete(

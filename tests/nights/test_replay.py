@@ -65,6 +65,7 @@ def restated_bars() -> pd.DataFrame:
     return bars
 
 
+@pytest.mark.on_postgresql
 def test_a_night_replays_equal_after_its_whole_history_was_restated(
     context: MarketContext, archive: Archive
 ) -> None:

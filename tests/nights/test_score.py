@@ -119,15 +119,6 @@ def test_a_corrected_close_corrects_the_outcome_and_every_score_after_it(
 
 
 @pytest.mark.soak
-def test_nights_run_out_of_order_end_with_the_same_running_scores(context: MarketContext) -> None:
-    after_nights(context, DAYS[0])
-    for day in (DAYS[1], DAYS[3], DAYS[4], DAYS[2]):
-        run_night(context, day)
-    score(Tonight(context, DAYS[4]))
-    assert running(context) == {day: 9 * (i + 1) for i, day in enumerate(DAYS[1:])}
-
-
-@pytest.mark.soak
 def test_running_scores_after_a_night_that_is_run_later_count_it_too(
     context: MarketContext,
 ) -> None:
@@ -143,36 +134,6 @@ def test_running_scores_after_a_night_that_is_run_later_count_it_too(
     score(Tonight(context, DAYS[4]))
     assert running(context) == {day: 9 * (i + 1) for i, day in enumerate(DAYS[1:])}
     assert [finding.check for finding in check_store(context.engine) if finding.found] == []
-
-
-@pytest.mark.soak
-def test_a_bar_that_comes_late_completes_the_score_of_its_night(context: MarketContext) -> None:
-    after_nights(context, DAYS[0])
-    gap = replace(context, source=FrameSource(without(BARS, ["L02"], DAYS[1])))
-    night = run_night(gap, DAYS[1])
-    assert night.scored is not None
-    assert night.scored.unresolved == 1
-    assert running(context) == {DAYS[1]: 8}
-    run_night(context, DAYS[2])
-    assert running(context) == {DAYS[1]: 9, DAYS[2]: 17}
-
-
-@pytest.mark.soak
-def test_a_kill_between_outcomes_and_scores_loses_neither(
-    context: MarketContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    after_nights(context, DAYS[0])
-
-    def die(*_args: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(score_module, "_scores", die)
-        with pytest.raises(KeyboardInterrupt):
-            run_night(context, DAYS[1])
-    assert running(context) == {}
-    assert run_night(context, DAYS[1]).row["status"] == "complete"
-    assert running(context) == {DAYS[1]: 9}
 
 
 @pytest.mark.soak

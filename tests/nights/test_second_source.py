@@ -219,65 +219,6 @@ def test_a_day_lost_for_all_tickers_is_said_the_same_night_in_one_sentence(
     assert {settled_by for *_, settled_by, is_newest in rows(mine) if is_newest} == {"first"}
 
 
-def split_bars(day: date, *, is_divided: bool) -> pd.DataFrame:
-    """The bars with a split of 5 for 4 on a day, which divides the past, or is not recorded."""
-    bars = BARS.copy()
-    is_stock = bars["symbol"] == STOCK
-    since = bars["session"] >= pd.Timestamp(day)
-    if not is_divided:
-        # Undivided, the past is at the old level: the same as a fall of a fifth on the day.
-        bars.loc[is_stock & ~since, [*PRICES, "adj_close"]] *= 1.25
-        return bars
-    bars.loc[is_stock & (bars["session"] == pd.Timestamp(day)), "split"] = 1.25
-    return bars
-
-
-@pytest.mark.soak
-def test_a_split_missing_for_three_days_is_said_on_the_first_and_settled_when_it_comes(
-    second: Second, caplog: pytest.LogCaptureFixture
-) -> None:
-    days = [AS_OF]
-    while len(days) < 5:
-        days.append(next_session("XNYS", days[-1]))
-    before, split_day, *without_it, came = days
-    undivided = split_bars(split_day, is_divided=False)
-    divided = split_bars(split_day, is_divided=True)
-    mine = replace(second(undivided), source=FrameSource(undivided))
-    fetch_and_compare(mine, before)
-    assert rows(mine) == []
-    second(divided)
-    said = re.compile(rf"simulated: splits.*second.*: {STOCK} 1\.25 on {split_day}")
-    fetch_and_compare(mine, split_day)
-    assert len([each for each in caplog.messages if said.fullmatch(each)]) == 1
-    for day in without_it:
-        fetch_and_compare(mine, day)
-    assert len([each for each in caplog.messages if said.fullmatch(each)]) == 1
-    open_rows = [(field, session) for _, session, field, _, _ in rows(mine)]
-    assert open_rows.count(("split", str(split_day))) == 1
-    assert sum(field == "scale" for field, _ in open_rows) == OVERLAP
-    assert {field for field, _ in open_rows} == {"scale", "split"}
-    fetch_and_compare(replace(mine, source=FrameSource(divided)), came)
-    newest = [row for row in rows(mine) if row[-1]]
-    assert {settled_by for *_, settled_by, _ in newest} == {"first"}
-    assert len(newest) == OVERLAP + 1
-
-
-@pytest.mark.soak
-def test_prices_in_pence_are_one_sentence_and_the_night_goes_on(
-    context: MarketContext, second: Second, caplog: pytest.LogCaptureFixture
-) -> None:
-    after_nights(context, AS_OF)
-    mine = second(in_pence())
-    night = run_night(mine, NEXT)
-    assert night.row["status"] == "complete"
-    of_units = [line for line in caplog.messages if "such as pence" in line]
-    assert len(of_units) == 1
-    assert {field for _, _, field, _, _ in rows(mine)} == {"scale"}
-    (alert,) = alerts(mine, NEXT)
-    assert re.match("second source: .*100 times .*store", alert)
-    assert "such as pence" in night.report.read_text(encoding="utf-8")
-
-
 @pytest.mark.soak
 @pytest.mark.parametrize(
     ("source", "words"),

@@ -168,67 +168,34 @@ def nights(make_home: Callable[[str], Home]) -> Home:
     return home
 
 
-@pytest.mark.parametrize(
-    ("symbol", "status", "words"),
-    [
-        ("S01", "malformed", "Yahoo sent no prices"),
-        ("T01", "malformed", "Yahoo sent no prices"),
-        ("S02", "malformed", "Something went wrong"),
-        ("T02", "no_data", "no price data found"),
-        (SKIPPING, "", ""),
-        (RENAMED, "no_data", "may be delisted"),
-        (GONE, "no_data", "may be delisted"),
-    ],
-)
-def test_a_stock_without_an_answer_is_a_gap_of_the_night_and_its_fetch_says_why(
-    nights: Home, symbol: str, status: str, words: str
+def test_what_yahoo_does_not_give_is_a_gap_of_the_night_that_comes_with_the_next(
+    nights: Home,
 ) -> None:
-    assert nights.night(SECOND)["gaps"][symbol] == f"no bar on {SECOND}"
+    gaps = nights.night(SECOND)["gaps"]
+    unheard = ("S01", "T01", "S02", "T02", SKIPPING, RENAMED, GONE)
+    assert gaps == dict.fromkeys(unheard, f"no bar on {SECOND}") | {
+        "S03": "bar rejected: null_price"
+    }
+    assert nights.night(SECOND)["predictions"] == len(STOCKS) - len(gaps)
     (said,) = nights.ask(f"select failures from price_fetch where as_of = '{SECOND}'")
-    failed = {failure["symbol"]: failure for failure in json.loads(said["failures"])}
-    assert failed.get(symbol, {"status": ""})["status"] == status
-    assert words in failed.get(symbol, {"detail": ""})["detail"]
-
-
-def test_a_last_row_without_prices_is_refused_and_its_stock_a_gap(nights: Home) -> None:
-    assert nights.night(SECOND)["gaps"]["S03"] == "bar rejected: null_price"
-
-
-def test_no_other_stock_is_a_gap(nights: Home) -> None:
-    expected = {"S01", "T01", "S02", "T02", "S03", SKIPPING, RENAMED, GONE}
-    assert set(nights.night(SECOND)["gaps"]) == expected
-    assert nights.night(SECOND)["predictions"] == len(STOCKS) - len(expected)
-
-
-@pytest.mark.parametrize("symbol", ["S01", "T01", "S02", "T02", "S03", SKIPPING, RENAMED])
-def test_what_a_night_went_without_comes_with_the_next(nights: Home, symbol: str) -> None:
-    assert len(nights.bar(symbol, SECOND)) == 1
-    assert set(nights.night(THIRD)["gaps"]) == {GONE}
-
-
-def test_a_row_of_the_session_under_way_is_not_stored(nights: Home) -> None:
-    assert len(nights.bar("S04", SECOND)) == 1
-    assert nights.ask("select * from price where session > '2024-04-02'") == []
-
-
-def test_a_row_on_a_holiday_is_refused(nights: Home) -> None:
-    (refused,) = nights.ask(
-        f"select symbol, session, reason from rejected where symbol = '{FEASTING}'"
+    failed = {failure["symbol"]: failure["status"] for failure in json.loads(said["failures"])}
+    assert failed == dict.fromkeys(("S01", "T01", "S02"), "malformed") | dict.fromkeys(
+        ("T02", RENAMED, GONE), "no_data"
     )
-    assert refused == {"symbol": FEASTING, "session": str(HOLIDAY), "reason": "not_a_session"}
+    assert set(nights.night(THIRD)["gaps"]) == {GONE}
+    assert {len(nights.bar(symbol, SECOND)) for symbol in gaps.keys() - {GONE}} == {1}
+
+
+def test_rows_on_a_holiday_and_of_the_session_under_way_are_not_stored(nights: Home) -> None:
+    refused = f"select session, reason from rejected where symbol = '{FEASTING}'"
+    assert nights.ask(refused) == [{"session": str(HOLIDAY), "reason": "not_a_session"}]
     assert nights.bar(FEASTING, HOLIDAY) == []
+    assert nights.ask(f"select * from price where session > '{THIRD}'") == []
 
 
-@pytest.mark.parametrize(
-    ("symbol", "column", "least"), [(PAYING, "adj_close", 0.9), (SPLITTING, "close", 0.4)]
-)
-def test_a_dividend_or_a_split_restates_the_past_beside_what_was_known(
-    nights: Home, symbol: str, column: str, least: float
-) -> None:
-    (said,) = nights.ask(f"select restated from price_fetch where as_of = '{SECOND}'")
-    assert symbol in json.loads(said["restated"])
-    for day in (SESSIONS[80].date(), FIRST):
-        before, after = nights.bar(symbol, day)
+def test_a_dividend_and_a_split_restate_the_past_beside_what_was_known(nights: Home) -> None:
+    for symbol, column, least in ((PAYING, "adj_close", 0.9), (SPLITTING, "close", 0.4)):
+        before, after = nights.bar(symbol, SESSIONS[80].date())
         assert least < after[column] / before[column] < 0.999
 
 

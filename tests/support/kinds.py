@@ -2,11 +2,11 @@
 last two.
 
 `make test` runs in minutes what a change must pass; `make soak` runs the rest: what repeats, kills,
-fuzzes, drives a browser, builds a wheel or takes more than a few seconds (marked `soak`), further
-cases of a law that one case states (marked `one_case`), and PostgreSQL where it does what SQLite
-does. Of these two, of the cases of a law marked `by_quarters`, of the moments at which a night is
-killed and of the mistakes planted for an accelerator, a run of `make soak` has a quarter, by the
-day; DTML_TESTS_QUARTER=all has all.
+fuzzes, drives a browser, builds a wheel or takes more than a few seconds (marked `soak`), and
+further cases of a law that one case states (marked `one_case`). Of these cases, of those of a law
+marked `by_quarters`, of the moments at which a night is killed and of the mistakes planted for an
+accelerator, a run of `make soak` has a quarter, by the day; DTML_TESTS_QUARTER=all has all, and
+runs on PostgreSQL also what does the same there as on SQLite.
 """
 
 import os
@@ -74,10 +74,10 @@ def begins(item: pytest.Item) -> int:
 def choose_kinds(items: Sequence[pytest.Item]) -> set[pytest.Item]:
     """Mark each test that `make soak` runs and not `make test`, and each that `make quick` runs.
 
-    Return the tests of other quarters than this run's.
+    Return the tests that this run leaves out.
     """
     cases: set[tuple[str, str]] = set()
-    of_other_quarters = set()
+    left_out = set()
     for item in items:
         is_further = _is_a_further_case(item, cases)
         is_on_the_other_engine = _is_on_the_other_engine(item)
@@ -85,12 +85,12 @@ def choose_kinds(items: Sequence[pytest.Item]) -> set[pytest.Item]:
             item.add_marker("soak")
         is_in_soak = item.get_closest_marker("soak") is not None
         is_case_of_many = is_in_soak and item.get_closest_marker("by_quarters") is not None
-        is_of_a_quarter = is_further or is_on_the_other_engine or is_case_of_many
-        if is_of_a_quarter and QUARTER not in ("all", _quarter_of(item)):
-            of_other_quarters.add(item)
+        is_of_another_quarter = (is_further or is_case_of_many) and _quarter_of(item) != QUARTER
+        if QUARTER != "all" and (is_on_the_other_engine or is_of_another_quarter):
+            left_out.add(item)
         if is_quick(item):
             item.add_marker("quick")
-    return of_other_quarters
+    return left_out
 
 
 def of_this_quarter(all_of_them: Sequence[T]) -> Sequence[T]:
