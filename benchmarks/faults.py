@@ -4,8 +4,8 @@
 N --histories N]`: a command stops there (killed, without power, without space, with half a write or
 an I/O error; on PostgreSQL with its connection lost, before or after), runs again undisturbed, and
 what it leaves is compared with what nobody disturbed. `--share` tries one fault in so many.
-Histories have 2 to 5 faults and are dealt from the seed; one that fails is told as its shortest, in
-words that `--again WORK FAULT ...` takes.
+Histories have 2 to 5 faults and are dealt from the seed; one that fails is told in words that
+`--again WORK FAULT ...` takes.
 """
 
 import argparse

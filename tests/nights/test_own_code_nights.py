@@ -180,10 +180,7 @@ def test_what_is_too_good_to_be_true_is_ranked_with_a_warning_until_the_market_f
 BAD = {
     "1 / 0": "mine.py, line 12: ZeroDivisionError: ",
     "while True:\n    pass": "more than 6 s",
-    "import numpy\nx = numpy.ones((10**5, 10**6))": "mine.py, line 13: MemoryError",
-    "import os\nos.kill(os.getpid(), 9)": "was killed by SIGKILL",
     "def word(bars):\n    return 'high'": "word returned str: ",
-    "import os\nx = os.environ['DTML_DATA']": "KeyError: 'DTML_DATA'",
 }
 
 

@@ -4,7 +4,6 @@ counts, one line for every mistake.
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -17,13 +16,11 @@ import pandas as pd
 import pytest
 
 from db.admin.copying import table_counts
-from db.connection.locks import market_lock
 from db.engine import open_engine, reading
 from dtml.sources.simulated import SimulatedSource
 from tests.support.commands import Command, as_served
 from tests.support.nights import small_market
 from tests.support.prefect_server import give_tables
-from tests.support.revisions import become_next
 
 pytestmark = pytest.mark.slow
 
@@ -125,17 +122,6 @@ def test_each_step_is_a_command_and_together_they_are_a_night(dtml: Command) -> 
     assert [night["status"] for night in nights_of(dtml)] == ["complete"]
 
 
-@pytest.mark.soak
-def test_a_market_that_another_process_works_on_is_left_alone(dtml: Command) -> None:
-    market = ("--market-file", "small.toml", "--as-of", AS_OF)
-    assert dtml("fetch", *market)[0] == 0
-    with market_lock(open_engine(), "small"):
-        for verb in ("fetch", "predict"):
-            code, _, said = dtml(verb, *market)
-            assert code == 1
-            assert re.search("another process .*small: wait", said)
-
-
 def yahoo_market(home: Path, stocks: list[str]) -> Path:
     listed = json.dumps(stocks)
     text = f"[constituents]\nas_of = 2024-01-02\nsymbols = {listed}\n[checks]\nmax_missing = 0.3"
@@ -220,27 +206,6 @@ def test_a_mistake_of_the_user_is_one_line_and_exit_code_2(
         assert len(complaint.strip().splitlines()) == 1
 
 
-def test_a_database_that_cannot_be_reached_is_one_line_without_its_password(
-    dtml: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DTML_DATABASE_URL", "postgresql://quant:s3cret-w0rd@127.0.0.1:9/prices")
-    code, _, complaint = dtml("nightly", "simulated")
-    assert code == 1
-    assert "127.0.0.1" in complaint
-    assert "s3cret" not in complaint
-    assert len(complaint.strip().splitlines()) == 1
-
-
-def test_a_store_of_an_older_schema_is_refused_with_what_to_do(
-    dtml: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dtml("db", "upgrade")
-    become_next(monkeypatch, tmp_path)
-    code, _, complaint = dtml("nightly", "simulated")
-    assert code == 2
-    assert "dtml db upgrade" in complaint
-
-
 @pytest.mark.soak
 @pytest.mark.usefixtures("served")
 def test_a_damaged_checkpoint_refuses_the_night_and_says_how_to_go_on(
@@ -255,26 +220,6 @@ def test_a_damaged_checkpoint_refuses_the_night_and_says_how_to_go_on(
     assert code == 1
     assert "was changed or damaged" in complaint
     assert nights_of(dtml)[0]["status"] == "refused"
-
-
-def test_a_file_night_without_as_of_stands_on_the_last_session_of_the_file(
-    dtml: Command, home: Path
-) -> None:
-    bars = SimulatedSource().bars(date(2024, 7, 2))
-    bars = bars[bars["session"] >= pd.Timestamp(2023, 6, 1)].rename(columns={"session": "Date"})
-    bars.drop(columns=["split", "dividend"]).to_csv(home / "prices.csv", index=False)
-    code, said, complaint = dtml(
-        "fetch",
-        "--market-file",
-        "small.toml",
-        "--source",
-        "files",
-        "--prices",
-        "prices.csv",
-        "--json",
-    )
-    assert code == 0, complaint
-    assert json.loads(said)["as_of"] == AS_OF
 
 
 def test_a_file_that_ends_on_a_weekend_has_its_night_on_the_session_before(

@@ -34,7 +34,6 @@ from dtml.prices.sessions import sessions_up_to
 from dtml.ranking.models import BoostingConfig
 from flows import text_tables
 from flows.commands.questions import ask
-from flows.console import ConsoleTable
 from flows.dashboard import app as app_of_pages
 from tests.support.browser import Page, served
 from tests.support.commands import options_of_commands, run_in
@@ -165,28 +164,14 @@ def test_a_market(
 @pytest.mark.parametrize(
     ("said", "words", "faults"),
     [
-        ("a  b\n1  2\n", "status", []),
-        (" \n", "status", ["nothing is said"]),
         ("a  b\n1  NaT\n", "status", ["1  NaT"]),
-        ("a,b\n1,None\n", "query --csv", ["1,None"]),
         ("symbol,side\n", "orders --csv", ["no row"]),
         ('[{"a": null, "reasons": [], "b": "None"}]', "replay --all --json", []),
-        ("[]", "replay --all --json", ["no row in the document"]),
         ('{"cash": 1.0, "orders": []}', "orders --json", ["no row in orders"]),
-        ('[{"scores": {"reasons": []}}]', "predict --json", ["no row in reasons"]),
-        ('[{"found": []}]', "db check --json", []),
     ],
 )
 def test_a_fault_of_what_is_printed_is_found(said: str, words: str, faults: list[str]) -> None:
     assert list(faults_of(said, words.split())) == faults
-
-
-def test_a_table_without_a_row_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = tables_without_rows(monkeypatch)
-    ConsoleTable(pd.DataFrame({"symbol": ["Z"]})).print()
-    assert found == []
-    ConsoleTable(pd.DataFrame({"symbol": [], "side": []})).print()
-    assert found == ["no row below symbol", "no row below side"]
 
 
 def faults_of(said: str, words: Collection[str]) -> Iterator[str]:

@@ -21,9 +21,8 @@ from db.read import read
 from db.rows import predictions, prices
 from db.save import save
 from dtml.errors import UsageError
-from dtml.markets import load_market, market_names
 from dtml.prices.bars import BAR_COLUMNS
-from flows.commands.history import history, list_markets, list_runs
+from flows.commands.history import history, list_runs
 from flows.commands.query import query
 from flows.commands.questions import commands, show_questions
 from tests.support.prediction_rows import run
@@ -106,20 +105,6 @@ def test_a_parquet_file_has_days_moments_and_numbers_on_either_engine(
     assert [row["probability_std"] for row in rows] == [0.125, None, 0.0]
     assert {(row["target"], row["made_at"]) for row in rows} == {(date(2024, 1, 5), MOMENT)}
     assert json.loads(rows[0]["gaps"]) == [GAP]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_text_that_only_looks_like_a_day_stays_text(store: Engine, tmp_path: Path) -> None:
-    file = tmp_path / "days.parquet"
-    query(
-        "select '2024-02-30' as never, '2024-02-29 or so' as about, '7' as digit",
-        **ASKED,
-        parquet=file,
-    )
-    assert pq.read_table(file).to_pylist() == [
-        {"never": "2024-02-30", "about": "2024-02-29 or so", "digit": "7"}
-    ]
 
 
 @pytest.mark.slow
@@ -302,20 +287,15 @@ def test_a_history_that_is_empty_says_so_and_an_unknown_stock_is_an_error(
         ("select symbl from latest_prediction", "did you mean symbol"),
         ("select 1 as one from latest_predictions", "did you mean latest_prediction"),
         ("select p.probabilty from prediction_history p", "did you mean probability"),
+        ("select qqqqqq from latest_prediction", ""),
     ],
 )
 def test_a_misspelt_name_in_sql_is_answered_with_the_nearest_ones(
     store: Engine, sql: str, meant: str
 ) -> None:
-    with pytest.raises(StoreUsageError, match=meant):
+    with pytest.raises(StoreUsageError, match=meant) as caught:
         query(sql, **ASKED)
-
-
-@pytest.mark.slow
-def test_a_name_that_is_near_none_gets_no_suggestion(store: Engine) -> None:
-    with pytest.raises(StoreUsageError) as caught:
-        query("select qqqqqq from latest_prediction", **ASKED)
-    assert "did you mean" not in str(caught.value)
+    assert ("did you mean" in str(caught.value)) == (meant != "")
 
 
 def test_stocks_of_one_name_have_a_table_for_each_market(
@@ -437,11 +417,3 @@ def test_the_models_of_a_store_are_listed_with_what_they_were_trained_on(
     list_runs("toy", as_json=False)
     printed = capsys.readouterr().out
     assert all(each[:12] in printed for each in kept["checkpoint_hash"].dropna())
-
-
-def test_every_market_that_can_be_named_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    list_markets(as_json=True)
-    listed = json.loads(capsys.readouterr().out)
-    assert [row["market"] for row in listed] == list(market_names())
-    sp500 = next(row for row in listed if row["market"] == "sp500")
-    assert (sp500["index"], sp500["calendar"]) == (load_market("sp500").index.symbol, "XNYS")

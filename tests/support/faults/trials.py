@@ -1,14 +1,12 @@
-"""A work tried with a fault at each of its points, or with histories of
-several; one that fails is shrunk.
-"""
+"""A work tried with a fault at each of its points, or with histories of several."""
 
 import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib import import_module
 
 from tests.support.faults.points import APPLIES, POSTGRESQL_ALONE, Fault, Kind, Point
@@ -118,9 +116,7 @@ class Trials:
         return self.tally
 
     def try_histories(self, seed: int, count: int) -> Tally:
-        """Deal so many histories of 2 to `MOST` faults and try them; one that
-        fails is told as its shortest.
-        """
+        """Deal so many histories of 2 to `MOST` faults and try them."""
         draw = random.Random(f"{self.work.name} {seed}")
         dealt = self.blows()
         for _ in range(count):
@@ -128,14 +124,13 @@ class Trials:
                 draw.choices(dealt, k=draw.randint(2, MOST)), key=lambda blow: blow.step
             )
             self.tally.tried["history"] += 1
-            if self.complaint(history, self.tally) is not None:
-                shortest = shrunk(history, lambda blows: self.complaint(blows) is not None)
-                said = " ".join(f"'{blow}'" for blow in shortest)
-                again = (
+            complaint = self.complaint(history, self.tally)
+            if complaint is not None:
+                faults = " ".join(f"'{blow}'" for blow in history)
+                self.tally.broken.append(
                     f"python -m benchmarks.faults --engine {self.bench.engine} --again "
-                    f"'{self.work.name}' {said}"
+                    f"'{self.work.name}' {faults}: {complaint}"
                 )
-                self.tally.broken.append(f"{again}: {self.complaint(shortest)}")
         self.tally.seconds = time.monotonic() - self._begun
         return self.tally
 
@@ -167,36 +162,6 @@ class Trials:
 
     def _is_end(self, blow: Blow, step: int) -> bool:
         return blow.step == step and blow.point == len(self.points[step - 1])
-
-
-def shrunk(history: Sequence[Blow], fails: Callable[[Sequence[Blow]], bool]) -> list[Blow]:
-    """The shortest history found that fails still: faults dropped one by one,
-    the rest killed, then moved forward.
-    """
-    best = list(history)
-    improved = True
-    while improved:
-        improved = False
-        for other in _simpler(best):
-            if fails(other):
-                best, improved = other, True
-                break
-    return best
-
-
-def _simpler(history: list[Blow]) -> Iterator[list[Blow]]:
-    for place in range(len(history)):
-        if len(history) > 1:
-            yield history[:place] + history[place + 1 :]
-    for place, blow in enumerate(history):
-        others = [replace(blow, kind="kill")] if blow.kind != "kill" else []
-        others += [
-            replace(blow, point=point)
-            for point in sorted({1, blow.point // 2, blow.point - 1})
-            if 0 < point < blow.point
-        ]
-        for other in others:
-            yield [*history[:place], other, *history[place + 1 :]]
 
 
 def _import(names: frozenset[str]) -> None:
