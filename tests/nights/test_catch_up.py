@@ -50,7 +50,7 @@ from tests.support.nights import (
 )
 
 NOW = datetime(2024, 10, 2, tzinfo=UTC)
-FOLLOWING = [day.date() for day in sessions_between("XNYS", AS_OF, date(2024, 7, 9))[1:]]
+FOLLOWING = [day.date() for day in sessions_between("XNYS", AS_OF, date(2024, 7, 8))[1:]]
 
 
 def source_of(context: MarketContext) -> FrameSource:

@@ -12,14 +12,13 @@ from sqlalchemy import Engine
 from db.connection.user_sql import select
 from db.engine import open_engine, reading
 from db.read import query, read
-from db.rows import runs as stored_runs
 from db.rows.calibration import night_counts
+from db.rows.runs import latest_trained
 from dtml.baselines.naive_rules import NAIVE_RULES, naive_directions
 from dtml.markets.definition import LEVELS
 from dtml.pages.figures import percent
 from dtml.prices.sessions import sessions_up_to
 from flows.markets.opened import RunRequest
-from flows.markets.stored_night import Night
 from flows.nightly.context import MarketContext, stored_bars
 from flows.nightly.night import LOOKS, run_night
 from flows.nightly.predict import first_needed, look
@@ -42,18 +41,19 @@ def ask(engine: Engine, sql: str) -> pd.DataFrame:
     return rows
 
 
-def night(context: MarketContext, as_of: date = AS_OF) -> tuple[Night, pd.DataFrame]:
-    done = run_night(context, as_of)
+def night(context: MarketContext) -> pd.DataFrame:
+    """What a night predicted."""
+    after_nights(context, AS_OF)
     with reading(context.engine) as conn:
-        return done, query(conn, "night_directions", market=context.name, as_of=as_of)
+        return query(conn, "night_directions", market=context.name, as_of=AS_OF)
 
 
 def test_a_night_keeps_what_its_seeds_said_and_what_calibration_makes_of_it(
     context: MarketContext,
 ) -> None:
-    done, said = night(context)
+    said = night(context)
     with reading(context.engine) as conn:
-        run = stored_runs.run(conn, done.row["run_id"])
+        run = latest_trained(conn, "run", context.name) or {}
         bands = read(conn, "abstention_band", run_id=run["id"])
     logit = (
         run["slope"] * np.log(said["probability"] / (1 - said["probability"])) + run["intercept"]
@@ -70,7 +70,7 @@ def test_a_night_keeps_what_its_seeds_said_and_what_calibration_makes_of_it(
 
 
 def test_a_loaded_model_is_calibrated_as_it_was_trained(context: MarketContext) -> None:
-    _, said = night(context)
+    said = night(context)
     model = load_model(context, AS_OF)
     assert model.calibration is not None
     np.testing.assert_array_equal(

@@ -219,7 +219,7 @@ def test_one_changed_bit_is_found_and_named(context: MarketContext, tmp_path: Pa
         with undone(context.engine, copies):
             changed(context.engine)
             assert found(context) == expected, changed.__name__
-        assert found(context) == set()
+    assert found(context) == set()
 
 
 @pytest.mark.soak

@@ -3,7 +3,7 @@ its reason, and never twice.
 """
 
 from dataclasses import replace
-from datetime import date
+from datetime import date, datetime
 
 import pandas as pd
 import pytest
@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from db.admin.copying import table_counts
 from db.engine import reading
-from db.read import read, read_row
+from db.read import read, read_row, read_value
 from dtml.errors import DtmlError
 from dtml.prices.sessions import next_session, sessions_up_to
 from flows.markets.opened import StoredSource
@@ -74,8 +74,18 @@ def test_a_complete_night_is_ended_again_only_where_its_page_is_gone_or_bars_cam
     assert page.stat().st_mtime_ns > written
 
 
+def known_at(context: MarketContext) -> datetime:
+    """Up to when the night knew prices."""
+    with reading(context.engine) as conn:
+        moment: datetime = read_value(
+            conn, "night_log", "known_at", market=context.name, as_of=AS_OF
+        )
+    return moment
+
+
 def test_no_price_after_as_of_moves_a_prediction(context: MarketContext) -> None:
-    first = run_night(context, AS_OF)
+    after_nights(context, AS_OF)
+    of_the_night = known_at(context)
     scrambled = BARS.copy()
     later = scrambled["session"] > pd.Timestamp(AS_OF)
     prices = ["open", "high", "low", "close", "adj_close"]
@@ -84,7 +94,7 @@ def test_no_price_after_as_of_moves_a_prediction(context: MarketContext) -> None
     made = forecast(Tonight(context, AS_OF), load_model(context, AS_OF))
     stored = stored_predictions(context, AS_OF)
     assert (made.predictions["probability"].to_numpy() == stored["probability"].to_numpy()).all()
-    assert made.known_at == first.row["known_at"]
+    assert made.known_at == of_the_night
 
 
 def test_a_night_reads_only_the_sessions_it_needs_and_predicts_as_from_all(
@@ -157,7 +167,7 @@ def test_a_refused_bar_is_listed_with_its_reason_and_the_night_goes_on(
 def test_a_restated_history_is_fetched_anew_and_the_past_reads_as_it_was_known(
     context: MarketContext,
 ) -> None:
-    first = run_night(context, AS_OF)
+    after_nights(context, AS_OF)
     before = stored_predictions(context, AS_OF)
     restated = BARS.copy()
     past = (restated["symbol"] == "L02") & (restated["session"] <= pd.Timestamp(AS_OF))
@@ -169,7 +179,7 @@ def test_a_restated_history_is_fetched_anew_and_the_past_reads_as_it_was_known(
         restatements = conn.execute(text("select count(*) from price_restatement")).scalar_one()
     assert restatements > OVERLAP
     model = load_model(context, AS_OF)
-    as_known = forecast(Tonight(context, AS_OF, first.row["known_at"]), model)
+    as_known = forecast(Tonight(context, AS_OF, known_at(context)), model)
     assert (
         as_known.predictions["probability"].to_numpy() == before["probability"].to_numpy()
     ).all()

@@ -93,6 +93,7 @@ def test_what_is_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.one_case("euc_kr")
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii:strict", "euc_kr"])
 def test_what_a_terminal_cannot_show_ends_no_command(encoding: str, tmp_path: Path) -> None:
     title = "\ucf54\uc2a4\ud53c \u2013 \u20ac \U0001f4c8"

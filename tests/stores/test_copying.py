@@ -4,7 +4,6 @@ import itertools
 import sqlite3
 import threading
 import tracemalloc
-from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -20,16 +19,6 @@ from db.errors import StoreError, StoreUsageError
 from db.save import save
 from tests.support.prediction_rows import STOCKS, predictions, run
 from tests.support.stores import MOMENT, add_predictions, contents, fill
-
-
-@pytest.fixture
-def filled(tmp_path: Path) -> Iterator[Engine]:
-    """An SQLite store with rows in every table."""
-    opened = open_engine(f"sqlite:///{tmp_path}/filled.sqlite")
-    upgrade(opened)
-    fill(opened)
-    yield opened
-    opened.dispose()
 
 
 def copy(source: Engine, target: Engine) -> dict[str, int]:

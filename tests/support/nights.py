@@ -146,10 +146,12 @@ def apart(folder: Path, context: MarketContext) -> Iterator[MarketContext]:
 
 
 def _run_in(folder: Path, context: MarketContext, days: tuple[date, ...]) -> None:
-    """Run nights of a market in a store and folders of their own."""
+    """Run the last night of a market after those before it, in a store and folders of their own."""
+    *before, last = days
     with apart(folder, context) as own:
-        for day in days:
-            run_night(own, day)
+        if before:
+            after_nights(own, *before)
+        run_night(own, last)
 
 
 def _connected(engine: Engine) -> sqlite3.Connection:

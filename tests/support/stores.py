@@ -3,6 +3,8 @@ that are awkward to copy.
 """
 
 import hashlib
+import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from sqlalchemy import Connection, Engine
 from db import tables
 from db.admin.copying import table_counts
 from db.connection.bulk import insert_frame
-from db.engine import location, open_engine, reading, transaction
+from db.engine import location, open_engine, reading, transaction, upgrade
 from db.rows import (
     backtests,
     fetches,
@@ -40,6 +42,7 @@ from tests.support.benchmark_rows import (
 )
 from tests.support.benchmark_rows import scores as benchmark_scores
 from tests.support.prediction_rows import AS_OF, STOCKS, TARGET, predictions, run, scores
+from tests.support.run_folder import made_once
 from tests.support.translation_rows import model, progress, score
 
 FIRST = "models/first.safetensors"
@@ -67,7 +70,26 @@ NUMBERS = [5e-324, 1.7976931348623157e308, 0.1 + 0.2, 3.0]
 
 
 def fill(engine: Engine) -> None:
-    """Rows in every table."""
+    """Rows in every table; on SQLite copied from a store that is filled once for a test run."""
+    if engine.dialect.name == "postgresql":
+        _fill(engine)
+        return
+    kept = made_once("filled", _filled_store) / "store.sqlite"
+    with (
+        closing(sqlite3.connect(kept)) as made,
+        closing(sqlite3.connect(str(engine.url.database))) as own,
+    ):
+        made.backup(own)
+
+
+def _filled_store(folder: Path) -> None:
+    engine = open_engine(f"sqlite:///{folder}/store.sqlite")
+    upgrade(engine)
+    _fill(engine)
+    engine.dispose()
+
+
+def _fill(engine: Engine) -> None:
     with transaction(engine) as conn:
         _fill_market(conn)
         _fill_backtests_and_benchmarks(conn)
