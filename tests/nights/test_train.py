@@ -19,7 +19,7 @@ from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import NightRefusedError, run_night
 from flows.nightly.train import config_of, fit_model, load_model, train_model, why_due, windows_of
 from flows.settings import data_folder
-from tests.support.nights import AS_OF, BARS, SIMULATED, FrameSource, after_nights
+from tests.support.nights import AS_OF, BARS, SIMULATED, FrameSource
 
 
 def counts(context: MarketContext) -> dict[str, int]:
@@ -145,17 +145,6 @@ def test_a_model_tied_to_its_stocks_is_due_when_they_change(context: MarketConte
     fewer = replace(context, market=context.market.with_symbols(context.market.symbols[:6]))
     run_id = run_night(fewer, AS_OF).row["run_id"]
     assert re.fullmatch(f"the configuration .*{run_id}", str(due(context, date(2024, 7, 8))))
-
-
-def test_a_lost_checkpoint_is_trained_anew_as_the_message_says(context: MarketContext) -> None:
-    after_nights(context, AS_OF)
-    (file,) = (data_folder() / "models").glob("*.safetensors")
-    whole = file.read_bytes()
-    file.unlink()
-    with pytest.raises(DtmlError, match="`dtml train"):
-        load_model(context, AS_OF)
-    train_model(Tonight(context, AS_OF))
-    assert file.read_bytes() == whole
 
 
 class TrainingInterruptedError(Exception):

@@ -20,7 +20,6 @@ from dtml.errors import UsageError
 from flows.answer_files import write_parquet
 from flows.commands.query import SHOWN, query
 from tests.support.places import ROOT
-from tests.support.stores import fill
 
 NUMBERS = "with recursive n(i) as (select 1 union all select i + 1 from n{end})"
 ENDLESS = NUMBERS.format(end="") + " select i from n"
@@ -55,9 +54,8 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, file=sys.stderr
 
 @pytest.fixture(autouse=True)
 def named_store(engine: Engine, store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store that a command finds, with rows in every table."""
+    """The store that a command finds."""
     monkeypatch.setenv("DTML_DATABASE_URL", store_url)
-    fill(engine)
 
 
 def asked_in_a_process(
