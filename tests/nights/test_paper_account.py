@@ -33,7 +33,7 @@ from flows.nightly.context import MarketContext, Tonight, quotes_of, read_bars
 from flows.nightly.drift import watch_drift
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
-from flows.nightly.paper import follow_rankings, next_orders
+from flows.nightly.paper import Orders, follow_rankings, next_orders
 from flows.service.alerts import after_night
 from tests.support.benchmark_rows import ranker
 from tests.support.bounds import assert_arrays_close_in_float64, in_float64
@@ -99,6 +99,30 @@ def account(context: MarketContext) -> pd.DataFrame:
     return found[found["portfolio"] == "account"].reset_index(drop=True)
 
 
+def followed(context: MarketContext, nights: int) -> None:
+    """Order and follow so many nights, and one more that nobody filled yet."""
+    for night in range(nights):
+        say(context, night)
+        follow_rankings(Tonight(context, NIGHTS[night].date()))
+
+
+def wanted_of(context: MarketContext) -> pd.DataFrame:
+    """What the newest night wants held, by symbol."""
+    with reading(context.engine) as conn:
+        target = read_value(conn, "target_position", "target", market=context.name, order="-target")
+        rows = read(conn, "target_position", market=context.name, target=target)
+    return rows.set_index("symbol")
+
+
+def orders_of(
+    context: MarketContext, capital: float, held: "pd.Series[float] | None" = None
+) -> Orders:
+    with reading(context.engine) as conn:
+        found = next_orders(conn, context.market, capital, held)
+    assert found is not None
+    return found
+
+
 def backtest(context: MarketContext, *without: int) -> pd.DataFrame:
     """What following the same orders over all nights at once earned."""
     bars = read_bars(context, sessions_up_to("XNYS", NIGHTS[0].date(), 70)[0].date(), LAST)
@@ -132,9 +156,7 @@ def test_an_index_is_held_on_sessions_without_a_volume_too(traded: MarketContext
 def test_many_nights_earn_what_the_backtest_of_their_orders_earns(
     traded: MarketContext,
 ) -> None:
-    for night in range(MANY):
-        say(traded, night)
-        follow_rankings(Tonight(traded, NIGHTS[night].date()))
+    followed(traded, MANY)
     assert_as(account(traded), backtest(traded))
     with reading(traded.engine) as conn:
         found = paper_account.paper_returns(conn, traded.name).pivot(
@@ -204,30 +226,21 @@ def test_a_market_without_orders_has_no_account(traded: MarketContext) -> None:
 def test_orders_lead_from_what_is_held_to_what_the_newest_night_wants(
     traded: MarketContext,
 ) -> None:
-    for night in range(FEW):
-        say(traded, night)
-        follow_rankings(Tonight(traded, NIGHTS[night].date()))
-    market = replace(traded.market, trading=replace(TRADING, lot=10))
-    with reading(traded.engine) as conn:
-        found = next_orders(conn, market, 100_000.0)
-        mine = next_orders(conn, market, 100_000.0, pd.Series({"L01": 25.0, "L02": 0.0}))
-        wanted = (
-            read(conn, "target_position", market=traded.name, target=found.target)
-            if found
-            else pd.DataFrame()
-        )
-    assert found is not None
-    assert mine is not None
+    traded = replace(traded, market=replace(traded.market, trading=replace(TRADING, lot=10)))
+    followed(traded, FEW)
+    found = orders_of(traded, 100_000.0)
+    mine = orders_of(traded, 100_000.0, pd.Series({"L01": 25.0, "L02": 0.0}))
+    wanted = wanted_of(traded)
     bars = read_bars(traded, NIGHTS[FEW - 1].date(), NIGHTS[FEW - 1].date()).set_index("symbol")
     buys = mine.rows[mine.rows["side"] == "buy"].set_index("symbol")
-    assert set(buys.index) <= set(wanted["symbol"])
+    assert set(buys.index) <= set(wanted.index)
     assert (buys["shares"] % 10 == 0).all()
     assert buys["price"].to_numpy() == in_float64(bars.loc[buys.index, "close"])
-    share = wanted.set_index("symbol")["weight"].reindex(buys.index)
+    share = wanted["weight"].reindex(buys.index)
     room = share * 100_000 / buys["price"] - buys["shares"] - (buys.index == "L01") * 25
     assert ((room >= -1e-9) & (room < 20)).all()  # a lot too few at most, and a lot in hand
     assert buys["cost"].to_numpy() == in_float64(buys["value"] * 12e-4)
-    if "L01" not in set(wanted["symbol"]):
+    if "L01" not in set(wanted.index):
         sold = mine.rows.set_index("symbol").loc["L01"]
         assert (sold["side"], sold["shares"], sold["cost"]) == (
             "sell",
@@ -240,24 +253,13 @@ def test_orders_lead_from_what_is_held_to_what_the_newest_night_wants(
     )
 
 
-def followed(context: MarketContext, nights: int) -> None:
-    """Order and follow so many nights, and one more that nobody filled yet."""
-    for night in range(nights):
-        say(context, night)
-        follow_rankings(Tonight(context, NIGHTS[night].date()))
-
-
 @pytest.mark.soak
 def test_orders_of_a_capital_of_a_few_shares_sell_no_more_than_it_is_worth(
     traded: MarketContext,
 ) -> None:
     followed(traded, FEW)
-    with reading(traded.engine) as conn:
-        found = [
-            next_orders(conn, traded.market, capital) for capital in (50.0, 130.0, 410.0, 990.0)
-        ]
-    for capital, orders in zip((50.0, 130.0, 410.0, 990.0), found, strict=True):
-        assert orders is not None
+    for capital in (50.0, 130.0, 410.0, 990.0):
+        orders = orders_of(traded, capital)
         sold = orders.rows.loc[orders.rows["side"] == "sell", "value"].sum()
         assert sold <= capital
         assert orders.cash >= 0
@@ -273,17 +275,12 @@ def test_orders_that_are_none_say_why(
     assert code == 0
     assert "0 orders worth 0" in said
     assert "symbol" not in said
-    with reading(traded.engine) as conn:
-        target = read_value(conn, "target_position", "target", market=traded.name, order="-target")
-        wanted = read(conn, "target_position", market=traded.name, target=target).set_index(
-            "symbol"
-        )
-        found = next_orders(conn, traded.market, 1.0)
+    wanted = wanted_of(traded)
+    found = orders_of(traded, 1.0)
     bars = read_bars(traded, NIGHTS[0].date(), NIGHTS[0].date()).set_index("symbol")
     price = bars["close"].reindex(wanted.index)
     needed = price / wanted["weight"]
     least = needed.idxmin()
-    assert found is not None
     assert found.reason in " ".join(said.split())
     facts = (f" {len(wanted)} stocks ", f"{least}, 1 share costs {price[least]:,.2f}, ")
     part = f" {wanted.loc[least, 'weight']:,.2f}."
@@ -297,9 +294,7 @@ def test_orders_that_are_none_say_why(
     said = " ".join(command("orders", traded.name, *held)[1].split())
     assert "less than a lot" in said
     assert "0 orders worth 0" in said
-    with reading(traded.engine) as conn:
-        more = next_orders(conn, traded.market, float(needed.min()) * 1.1)
-    assert more is not None
+    more = orders_of(traded, float(needed.min()) * 1.1)
     assert (len(more.rows) > 0, more.reason) == (True, "")
 
 
@@ -308,18 +303,12 @@ def test_a_holding_that_the_night_wants_kept_is_not_sold_because_its_share_is_be
     traded: MarketContext,
 ) -> None:
     followed(traded, FEW)
-    with reading(traded.engine) as conn:
-        target = read_value(conn, "target_position", "target", market=traded.name, order="-target")
-        wanted = read(conn, "target_position", market=traded.name, target=target).set_index(
-            "symbol"
-        )
+    wanted = wanted_of(traded)
     kept = wanted.index[wanted["kept"].astype(bool)]
     bars = read_bars(traded, NIGHTS[FEW - 1].date(), NIGHTS[FEW - 1].date()).set_index("symbol")
     one = pd.Series(1.0, index=kept[:1])
     capital = float(bars.loc[kept[0], "close"] / wanted.loc[kept[0], "weight"] * 0.9)
-    with reading(traded.engine) as conn:
-        found = next_orders(conn, traded.market, capital, one)
-    assert found is not None
+    found = orders_of(traded, capital, one)
     assert kept[0] not in set(found.rows["symbol"])
 
 
@@ -334,14 +323,11 @@ def test_fine_lots_bring_the_account_to_what_its_next_fill_holds_at_the_same_pri
     traded = replace(traded, market=market)
     followed(traded, FEW)
     capital, last = 1e12, NIGHTS[FEW - 1].date()
+    found, aims = orders_of(traded, capital), wanted_of(traded)
     with reading(traded.engine) as conn:
-        found = next_orders(conn, market, capital)
-        target = read_value(conn, "target_position", "target", market=traded.name, order="-target")
-        aims = read(conn, "target_position", market=traded.name, target=target).set_index("symbol")
         before = read(conn, "paper_position", market=traded.name, session=last).set_index("symbol")[
             "weight"
         ]
-    assert found is not None
     bars = read_bars(traded, NIGHTS[0].date(), last)
     quotes = quotes_of(traded, bars, market.symbols)
     grown = quotes.marks("close")[-1] / quotes.marks("next_open")[-1]
@@ -382,9 +368,7 @@ def test_a_stock_that_could_not_be_bought_at_its_first_open_is_bought_at_the_nex
         is_first = tables.price.c.session == NIGHTS[1]
         conn.execute(sa.update(tables.price).where(is_stock, is_first).values(open=None))
     follow_rankings(Tonight(traded, NIGHTS[1].date()))
-    with reading(traded.engine) as conn:
-        found = next_orders(conn, market, 1e6)
-    assert found is not None
+    found = orders_of(traded, 1e6)
     follow_rankings(Tonight(traded, NIGHTS[2].date()))
     with reading(traded.engine) as conn:
         held = read(
@@ -431,28 +415,22 @@ def test_orders_of_an_account_that_was_not_filled_say_so(traded: MarketContext) 
         conn.execute(
             sa.delete(tables.paper_position).where(tables.paper_position.c.session == NIGHTS[3])
         )
-    with reading(traded.engine) as conn:  # filled, and nothing could be bought: all is cash
-        bought = next_orders(conn, traded.market, 1000.0)
-    assert bought is not None
-    assert set(bought.rows["side"]) == {"buy"}
+    # filled, and nothing could be bought: all is cash
+    assert set(orders_of(traded, 1000.0).rows["side"]) == {"buy"}
     with transaction(traded.engine) as conn:  # the fill itself is missing
         conn.execute(
             sa.delete(tables.paper_return).where(tables.paper_return.c.session == NIGHTS[2])
         )
-    with (
-        reading(traded.engine) as conn,
-        pytest.raises(DtmlError, match="not traded"),
-    ):
-        next_orders(conn, traded.market, 1000.0)
+    with pytest.raises(DtmlError, match="not traded"):
+        orders_of(traded, 1000.0)
 
 
 def test_orders_of_stocks_without_a_close_are_refused(traded: MarketContext) -> None:
     with reading(traded.engine) as conn:
         assert next_orders(conn, traded.market, 1000.0) is None
-    say(traded, 0)
-    follow_rankings(Tonight(traded, NIGHTS[0].date()))
-    with reading(traded.engine) as conn, pytest.raises(DtmlError, match="close of GONE from"):
-        next_orders(conn, traded.market, 1000.0, pd.Series({"GONE": 3.0}))
+    followed(traded, 1)
+    with pytest.raises(DtmlError, match="close of GONE from"):
+        orders_of(traded, 1000.0, pd.Series({"GONE": 3.0}))
 
 
 @pytest.mark.soak
