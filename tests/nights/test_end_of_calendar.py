@@ -2,18 +2,20 @@
 
 import re
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time, timedelta
 
 import pytest
+from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
 from db.engine import reading
 from db.read import read, read_row
 from db.rows import prices
 from db.rows import scores as stored_scores
-from dtml.errors import UsageError
+from dtml.errors import DtmlError, UsageError
+from dtml.markets import load_market, market_names
 from dtml.markets.definition import Calendar
-from dtml.prices.sessions import next_session, session_close
+from dtml.prices.sessions import REMEDY, last_known_day, next_session, session_close
 from flows.dashboard.app import dashboard
 from flows.markets.files import read_market
 from flows.markets.opened import choose_as_of
@@ -21,6 +23,8 @@ from flows.markets.stored_night import missed_nights
 from flows.nightly.context import MarketContext
 from flows.nightly.night import NightRefusedError, catch_up, run_night
 from flows.service.alerts import after_night, watch_markets
+from flows.service.schedules import schedules_of, skip_reason
+from flows.service.status import market_status
 from flows.settings import data_folder
 from tests.support.calendars import end_calendar
 from tests.support.nights import AS_OF, after_nights
@@ -85,7 +89,7 @@ def test_an_alert_tells_once_that_a_calendar_ends(
     after_nights(context, AS_OF)
     end = date(2024, 8, 30)
     end_calendar(monkeypatch, CALENDAR, end)
-    markets = {context.name: context.market}
+    markets = {context.name: context.market, "kospi200": load_market("kospi200")}
     sixty_one_days_before = datetime(2024, 6, 30, 12, tzinfo=UTC)
     for now, expected in (
         (sixty_one_days_before, []),
@@ -93,7 +97,8 @@ def test_an_alert_tells_once_that_a_calendar_ends(
         (datetime(2024, 7, 2, 2, tzinfo=UTC), ["calendar"]),
         (datetime(2024, 9, 15, tzinfo=UTC), ["calendar"]),
     ):
-        watch_markets(context.engine, markets, now)
+        judged = watch_markets(context.engine, markets, now)
+        assert [status.market for status in judged] == list(markets)
         with reading(context.engine) as conn:
             alerts = read(conn, "alert", order="raised_at, market, as_of, kind")
         assert alerts["kind"].tolist() == expected, now
@@ -140,3 +145,24 @@ def test_a_market_of_the_package_goes_on_by_the_calendars_of_the_data_folder(
         file.write_text(text)
         with pytest.raises(UsageError, match=complaint):
             read_market("csi300")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("name", market_names())
+def test_a_market_is_judged_and_scheduled_on_the_last_day_of_its_calendar_and_after(
+    name: str, engine: Engine
+) -> None:
+    market = load_market(name)
+    last = last_known_day(market.calendar)
+    crons = set()
+    for days in (-90, -60, -1, 0, 1, 30, 400):
+        now = datetime.combine(last + timedelta(days=days), time(23, 59), tzinfo=UTC)
+        status = market_status(engine, name, market, now)
+        assert status.calendar_ends == (last if days >= -60 else None), days
+        crons |= {schedule.cron for schedule in schedules_of(market, now)}
+        if days > 0:
+            assert REMEDY in str(status.note)
+            with pytest.raises(DtmlError, match="upgrade exchange_calendars"):
+                skip_reason(market, now)
+    assert len(crons) == (2 if market.retrain == "never" else 3)

@@ -95,12 +95,13 @@ def test_a_training_on_changed_bars_gives_other_weights_and_says_which(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("run_request", ["shared", "per_stock"], indirect=True)
-def test_a_backtest_s_predictions_and_models_are_made_again(
+def test_a_backtest_is_made_again_after_the_list_and_the_index_changed(
     run_request: RunRequest, reader: Engine
 ) -> None:
     backtest = backtest_of(run_request)
     run_study(backtest)
-    archive = Archive(reader, read_market(run_request.market, run_request.market_file), "cpu")
+    market = read_market(run_request.market, run_request.market_file)
+    archive = Archive(reader, changed_market(market), "cpu")
     with reading(reader) as conn:
         made = predictions.prediction_history(conn, market="past", kind="backtest")
     one_a_session = made.groupby("target").tail(1)
@@ -155,22 +156,6 @@ def test_a_model_is_trained_again_on_its_own_list_and_index_whatever_they_are_to
     assert found.reasons == []
     assert re.search(CHANGED, str(found.changed_since))
     assert replay_of(archive, archive.night(AS_OF)).reasons == []
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("run_request", ["shared"], indirect=True)
-def test_a_backtest_s_prediction_is_made_again_after_the_list_and_the_index_changed(
-    run_request: RunRequest, reader: Engine
-) -> None:
-    run_study(backtest_of(run_request))
-    market = read_market(run_request.market, run_request.market_file)
-    archive = Archive(reader, changed_market(market), "cpu")
-    with reading(reader) as conn:
-        row = predictions.prediction_history(conn, market="past", kind="backtest").iloc[-1]
-    receipt = Receipt(str(row["run_id"]), str(row["symbol"]), row["target"].date())
-    run = run_of(reader, receipt)
-    assert reproduce(archive, receipt, run).reasons == []
-    assert retrain(archive, run).reasons == []
 
 
 def test_another_index_makes_a_training_due(context: MarketContext) -> None:

@@ -147,6 +147,7 @@ def test_an_interruption_that_comes_too_late_ends_no_statement_of_another(reader
 OUTSIDE_SQLITE = [
     "vacuum into '{mark}'",
     "attach database '{mark}' as other",
+    "attach database 'file:{mark}?mode=rwc' as other",
     "select load_extension('{mark}')",
     "select readfile('{secret}')",
     "select writefile('{mark}', 'x')",
