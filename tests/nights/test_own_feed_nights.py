@@ -4,7 +4,6 @@ import json
 import logging
 import os
 import re
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -20,7 +19,6 @@ from db.read import read_row, read_value
 from dtml.errors import UsageError
 from dtml.markets import load_market_file
 from dtml.markets.definition import FeedAccess
-from dtml.own import confinement
 from dtml.prices.sessions import next_session
 from dtml.sources.own_feed import source as own_feed
 from dtml.sources.own_feed.code import FeedCode, FeedError
@@ -206,31 +204,6 @@ def test_a_feed_that_hangs_fails_its_run_of_the_service_and_not_the_service(
     assert "more than 3 s" in str(state.message)
 
 
-def has_ended(process: int, wait: float = 9.0) -> bool:
-    """Whether a process is gone, or waits only for its parent to see it, within some seconds."""
-    file = Path(f"/proc/{process}/stat")
-    end = time.monotonic() + wait
-    while file.exists() and file.read_text().rpartition(")")[2].split()[0] != "Z":
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.05)
-    return True
-
-
-@pytest.mark.soak
-@pytest.mark.skipif(not Path("/proc").exists(), reason="this system has no /proc")
-def test_what_a_feed_started_ends_with_it(context: MarketContext, mine: Path) -> None:
-    started = (
-        "    import subprocess\n"
-        "    apart = ['setsid', '-f', 'sh', '-c', 'echo $$; exec sleep 600 >/dev/null']\n"
-        "    raise ValueError(int(subprocess.run(apart, stdout=subprocess.PIPE).stdout))\n"
-    )
-    mine.write_text(HONEST.replace("    return BARS", f"{started}    return BARS"))
-    with pytest.raises(FeedError, match="ValueError: ") as error:
-        feed_of(context, mine).fetch({"L01": AS_OF}, AS_OF)
-    assert has_ended(int(str(error.value).rpartition(" ")[2]))
-
-
 LEAK = """
 import os
 from urllib.error import URLError
@@ -294,27 +267,6 @@ def test_a_feed_sees_the_variables_that_are_named_and_no_others(
     names = set(feed_of(context, mine, "VENDOR_KEY").symbols() or ())
     assert "VENDOR_KEY" in names
     assert names <= known | {"VENDOR_KEY"}
-
-
-@pytest.mark.soak
-def test_without_landlock_no_file_of_a_feed_grows(
-    context: MarketContext, mine: Path, tmp_path: Path
-) -> None:
-    """The process turns Landlock off before it is confined, as an old system would."""
-    site = tmp_path / "site"
-    site.mkdir()
-    (site / "sitecustomize.py").write_text(
-        f"import {confinement.__name__} as confinement\n"
-        "confinement._landlocked = lambda *_: False\n"
-    )
-    path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
-    grow = "    Path(__file__).with_name('kept').write_text('x')\n"
-    mine.write_text(HONEST.replace("    return BARS", f"{grow}    return BARS"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", path)
-        with pytest.raises(FeedError, match="in its working folder"):
-            feed_of(context, mine).fetch({"L01": AS_OF}, AS_OF)
-    assert mine.with_name("kept").read_text() == ""
 
 
 CLASS = """

@@ -50,23 +50,41 @@ Second = Callable[..., MarketContext]
 
 
 @dataclass
-class Broken(FrameSource):
-    """A source that raises instead of answering."""
+class Troubled(FrameSource):
+    """A source whose answers go through `trouble`, with how often it was asked by then."""
 
-    error: Exception = field(default_factory=lambda: RuntimeError("no more"))
-
-    def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
-        super().fetch(first, last)
-        raise self.error
-
-
-@dataclass
-class Hanging(FrameSource):
-    """A source that answers when nobody waits any more."""
+    trouble: Callable[[Fetched, int], Fetched] = field(kw_only=True)
 
     def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
-        threading.Event().wait(2)
-        return super().fetch(first, last)
+        return self.trouble(super().fetch(first, last), len(self.asked))
+
+
+def raises(error: Exception, after: int = 0) -> Callable[[Fetched, int], Fetched]:
+    """Trouble that begins when so many answers were given."""
+
+    def trouble(answer: Fetched, asked: int) -> Fetched:
+        if asked > after:
+            raise error
+        return answer
+
+    return trouble
+
+
+def hangs(answer: Fetched, _: int) -> Fetched:
+    """Answer when nobody waits any more."""
+    threading.Event().wait(2)
+    return answer
+
+
+def leaves_one_out(answer: Fetched, _: int) -> Fetched:
+    is_out = answer.outcomes["symbol"] == STOCK
+    outcomes = answer.outcomes.assign(
+        status=np.where(is_out, "unreachable", answer.outcomes["status"])
+    )
+    return Fetched(answer.bars[answer.bars["symbol"] != STOCK], outcomes)
+
+
+NO_MORE = RuntimeError("no more")
 
 
 @pytest.fixture
@@ -223,9 +241,9 @@ def test_a_day_lost_for_all_tickers_is_said_the_same_night_in_one_sentence(
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        (Broken(BARS), "RuntimeError: no more"),
-        (Broken(BARS, error=OSError(110, "Connection timed out")), "Connection timed out"),
-        (Hanging(BARS), "longer than 0.2 s"),
+        (Troubled(BARS, trouble=raises(NO_MORE)), "RuntimeError: no more"),
+        (Troubled(BARS, trouble=raises(OSError(110, "timed out"))), "timed out"),
+        (Troubled(BARS, trouble=hangs), "longer than 0.2 s"),
         (FrameSource(BARS[:0]), " 10 symbols: no_data"),
         (FrameSource(BARS.drop(columns="close")), "its answer lacks close"),
     ],
@@ -234,7 +252,7 @@ def test_a_day_lost_for_all_tickers_is_said_the_same_night_in_one_sentence(
 def test_a_second_source_that_fails_ends_no_fetch_and_is_said(
     second: Second, source: Any, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    mine = second(source, replace(SECOND, seconds=0.2 if isinstance(source, Hanging) else 60.0))
+    mine = second(source, replace(SECOND, seconds=0.2 if "longer" in words else 60.0))
     fetched = fetch_and_compare(mine, AS_OF)
     assert fetched.stored == fetched.fetched > 0
     (comparison,) = comparisons(mine)
@@ -251,7 +269,7 @@ def test_a_night_whose_second_source_fails_is_complete_and_says_so_once(
     context: MarketContext, second: Second
 ) -> None:
     after_nights(context, AS_OF)
-    mine = second(Broken(BARS))
+    mine = second(Troubled(BARS, trouble=raises(NO_MORE)))
     night = run_night(mine, NEXT)
     assert night.row["status"] == "complete"
     (alert,) = alerts(mine, NEXT)
@@ -283,27 +301,12 @@ def test_a_second_source_dated_a_session_off_is_not_compared(second: Second) -> 
     assert rows(mine) == []
 
 
-@dataclass
-class Limited(FrameSource):
-    """A source that answers for all symbols but a few."""
-
-    silent: tuple[str, ...] = (STOCK,)
-
-    def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
-        whole = super().fetch(first, last)
-        is_silent = whole.outcomes["symbol"].isin(self.silent)
-        outcomes = whole.outcomes.assign(
-            status=np.where(is_silent, "unreachable", whole.outcomes["status"])
-        )
-        return Fetched(whole.bars[~whole.bars["symbol"].isin(self.silent)], outcomes)
-
-
 def test_a_stock_that_either_source_did_not_answer_is_no_difference(second: Second) -> None:
     mine = second(BARS)
-    fetch_and_compare(replace(mine, source=Limited(BARS)), AS_OF)
+    fetch_and_compare(replace(mine, source=Troubled(BARS, trouble=leaves_one_out)), AS_OF)
     assert rows(mine) == []
     assert comparisons(mine)[-1]["symbols"] == len(mine.market.symbols)
-    mine = second(Limited(BARS, name="files"))
+    mine = second(Troubled(BARS, name="files", trouble=leaves_one_out))
     fetch_and_compare(mine, AS_OF)
     assert rows(mine) == []
     with reading(mine.engine) as conn:
@@ -312,22 +315,11 @@ def test_a_stock_that_either_source_did_not_answer_is_no_difference(second: Seco
     assert [failure["symbol"] for failure in last["failures"]] == [STOCK]
 
 
-@dataclass
-class Ending(FrameSource):
-    """A source that raises when it is asked a second time."""
-
-    def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
-        answer = super().fetch(first, last)
-        if len(self.asked) > 1:
-            raise RuntimeError("no more")
-        return answer
-
-
 def test_the_symbols_that_a_source_was_asked_for_when_it_failed_are_failures(
     second: Second, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("flows.second_source.SYMBOLS_AT_ONCE", 4)
-    mine = second(Ending(BARS, name="files"))
+    mine = second(Troubled(BARS, name="files", trouble=raises(NO_MORE, after=1)))
     compare_sources(mine, AS_OF, fetch_bars(mine, AS_OF))
     with reading(mine.engine) as conn:
         last = fetches.comparison(conn, mine.name)
