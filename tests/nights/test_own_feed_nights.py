@@ -66,7 +66,7 @@ def mine(tmp_path: Path) -> Path:
 
 def feed_of(context: MarketContext, file: Path, *environment: str) -> OwnFeed:
     market = replace(context.market, feed=FeedAccess(environment=environment))
-    return OwnFeed(market, FeedCode.read(file))
+    return OwnFeed(market, FeedCode.of(str(file), market))
 
 
 def with_feed(context: MarketContext, file: Path) -> MarketContext:

@@ -33,30 +33,22 @@ class FeedCode:
         the working folder. Raises UsageError for a file that cannot be read and for a name that is
         not installed.
         """
-        if is_feed_file(source):
-            is_of_market = market.file is not None and source == market.source
-            folder = market.file[0].parent if market.file and is_of_market else Path()
-            return cls.read((folder / source).absolute())
-        installed = installed_feeds()
-        if source not in installed:
-            raise UsageError(
-                f"source {source!r} is not installed: install the package that provides it, or "
-                "name another source"
-            )
-        return cls(name=source, entry=installed[source].value)
-
-    @classmethod
-    def read(cls, file: Path) -> "FeedCode":
-        """Read a file of UTF-8 text; raise UsageError where it cannot be read."""
+        if not is_feed_file(source):
+            installed = installed_feeds()
+            if source not in installed:
+                raise UsageError(
+                    f"source {source!r} is not installed: install the package that provides it, or "
+                    "name another source"
+                )
+            return cls(name=source, entry=installed[source].value)
+        is_of_market = source == market.source
+        folder = market.file[0].parent if market.file and is_of_market else Path()
+        file = (folder / source).absolute()
         try:
-            return cls(name=file.name, path=str(file), text=file.read_text(encoding="utf-8"))
-        except OSError as problem:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as problem:
             raise UsageError(
-                f"{file}: the file of your own feed cannot be read "
-                f"({problem.strerror or problem}): check its path and permissions"
+                f"{file}: the file of your own feed cannot be read ({problem}): check its path and "
+                "permissions, and that it is UTF-8 text"
             ) from problem
-        except UnicodeDecodeError as problem:
-            raise UsageError(
-                f"{file}: the file of your own feed cannot be read ({problem}): save it as UTF-8 "
-                "text"
-            ) from problem
+        return cls(name=file.name, path=str(file), text=text)
