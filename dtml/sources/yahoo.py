@@ -32,12 +32,12 @@ from dtml.prices.bars import PRICES, bars_frame, no_bars
 from dtml.sources import OUTCOME_COLUMNS, Fetched, Source, Status
 
 REFUSED = (401, 403)  # statuses of HTTP: an invalid crumb or cookie, or an address that is blocked
-# Yahoo's names of units that are a hundredth of a currency, with that currency.
-HUNDREDTHS = {
-    "GBp": "GBP",
-    "GBX": "GBP",
-    "ZAc": "ZAR",
-    "ILA": "ILS",
+# Yahoo's names of units that are a part of a currency, with that currency and how many are one.
+UNITS = {
+    "GBp": ("GBP", 100),
+    "GBX": ("GBP", 100),
+    "ZAc": ("ZAR", 100),
+    "ILA": ("ILS", 100),
 }
 IN_CURRENCY = {"open", "high", "low", "close", "adjclose"}  # Yahoo's columns of prices
 DISTRIBUTIONS = ("dividends", "capitalGains")  # Yahoo's names of events with an amount per share
@@ -81,7 +81,7 @@ def read_chart(http_status: int, host: str, content: bytes) -> Json:
     reason = _reason(answer) or kind.format(host)
     if http_status in REFUSED:
         raise AnswerError("unreachable", f"Yahoo refused the request: HTTP {http_status}, {reason}")
-    if answer is None or "chart" not in answer:
+    if "chart" not in answer:
         raise AnswerError("malformed", f"Yahoo sent no prices: HTTP {http_status}, {reason}")
     chart = answer["chart"] or {}
     for result in chart.get("result") or []:
@@ -98,21 +98,21 @@ def read_chart(http_status: int, host: str, content: bytes) -> Json:
     return answer
 
 
-def _parsed(content: bytes) -> Json | None:
-    """Return the JSON object of an answer; None if it is something else, such as a web page."""
+def _parsed(content: bytes) -> Json:
+    """Return the JSON object of an answer; an empty one for what is none, such as a web page."""
     try:
         answer = json.loads(content)
     except ValueError:  # no JSON, or bytes that are no text
-        return None
-    return answer if isinstance(answer, dict) else None
+        return {}
+    return answer if isinstance(answer, dict) else {}
 
 
-def _reason(answer: Json | None) -> str:
+def _reason(answer: Json) -> str:
     """Return Yahoo's own words for why it gives no data, empty if it gives none.
 
     They are in the only member of the object, `chart` or `finance`.
     """
-    for part in (answer or {}).values():
+    for part in answer.values():
         error = part.get("error") if isinstance(part, dict) else None
         if isinstance(error, dict):
             return str(error.get("description") or error.get("code") or "")
@@ -126,7 +126,7 @@ def _convert(result: Json) -> None:
     """
     meta = result.get("meta") or {}
     quoted_in = meta.get("currency") or ""
-    currency, unit = _unit(quoted_in)
+    currency, unit = UNITS.get(quoted_in, (quoted_in, 1))
     if unit != 1:
         meta["currency"] = currency
         indicators = result.get("indicators") or {}
@@ -147,19 +147,13 @@ def _in_currency(event: Json, quoted_in: str) -> Json | None:
 
     Without a currency of its own it is in the unit of the prices, which `quoted_in` names.
     """
-    currency, _ = _unit(quoted_in)
-    own_currency, unit = _unit(event.get("currency") or quoted_in)
+    currency, _ = UNITS.get(quoted_in, (quoted_in, 1))
+    paid_in = event.get("currency") or quoted_in
+    own_currency, unit = UNITS.get(paid_in, (paid_in, 1))
     if own_currency != currency:
         return None
     without_currency = {name: value for name, value in event.items() if name != "currency"}
     return without_currency | {"amount": _divided(event.get("amount"), unit)}
-
-
-def _unit(name: str) -> tuple[str, int]:
-    """Return the currency that a name of Yahoo's stands for, and how many of its units are one."""
-    if name in HUNDREDTHS:
-        return HUNDREDTHS[name], 100
-    return name, 1
 
 
 def _divided(value: Any, unit: int) -> Any:
