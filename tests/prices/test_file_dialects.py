@@ -67,8 +67,8 @@ def test_prices_that_are_no_opens_are_said_and_no_other_price_is_made_up(tmp_pat
     for name in ("open", "high", "low"):
         assert found[name].tolist() == found["close"].tolist()
     remark = source.remark() or ""
-    assert remark.startswith(f"closes alone in {tmp_path / 'closes.parquet'}: ")
-    assert re.search("open, high and low.*close.*next open.*next close$", remark)
+    assert remark.startswith("read as our own layout, 3 stocks (")
+    assert re.search("open, high and low.*close.*next open.*next close", remark)
     # With an open and no high the file is no table of closes, and its bars lack prices.
     table.assign(open=bars()["open"]).to_parquet(tmp_path / "some.parquet")
     some = FileSource(MARKET, tmp_path / "some.parquet")

@@ -122,36 +122,27 @@ def test_missing_numbers_are_missing_values_however_they_are_written(tmp_path: P
     assert fetched.bars["volume"].isna().all()
 
 
-@pytest.mark.parametrize(
-    "written",
-    [
-        pd.Series(pd.bdate_range(FIRST, periods=13).date),
-        pd.Series(pd.bdate_range(FIRST, periods=13).strftime("%Y-%m-%d")),
-        pd.Series(pd.bdate_range(FIRST, periods=13).strftime("%Y%m%d")),
-        pd.Series(pd.bdate_range(FIRST, periods=13).strftime("%Y%m%d").astype(int)),
-        pd.Series(pd.bdate_range(FIRST, periods=13, tz="America/New_York")),
-        pd.Series(pd.bdate_range(FIRST, periods=13, tz="America/New_York").astype(str)),
-        pd.Series(pd.bdate_range(FIRST, periods=13, tz="America/New_York").tz_convert("UTC")),
-        pd.Series(pd.bdate_range(FIRST, periods=13) + pd.Timedelta(hours=16)),
-    ],
-    ids=[
-        "date",
-        "ISO",
-        "basic ISO",
-        "integer",
-        "zone",
-        "text with zone",
-        "another zone",
-        "time of day",
-    ],
-)
+DAYS = pd.bdate_range(FIRST, periods=13)
+IN_NEW_YORK = DAYS.tz_localize("America/New_York")
+WRITTEN = {
+    "date": DAYS.date,
+    "ISO": DAYS.strftime("%Y-%m-%d"),
+    "basic ISO": DAYS.strftime("%Y%m%d"),
+    "integer": DAYS.strftime("%Y%m%d").astype(int),
+    "zone": IN_NEW_YORK,
+    "text with zone": IN_NEW_YORK.astype(str),
+    "another zone": IN_NEW_YORK.tz_convert("UTC"),
+    "time of day": DAYS + pd.Timedelta(hours=16),
+}
+
+
+@pytest.mark.parametrize("written", WRITTEN.values(), ids=WRITTEN)
 def test_dates_are_sessions_of_the_exchange_however_they_are_written(
-    tmp_path: Path, written: pd.Series
+    tmp_path: Path, written: pd.Index
 ) -> None:
-    table = long(("AAA",)).assign(date=written)
-    table.to_parquet(tmp_path / "prices.parquet")
+    long(("AAA",)).assign(date=written).to_parquet(tmp_path / "prices.parquet")
     bars = read(FileSource(MARKET, tmp_path / "prices.parquet"))
-    assert bars["session"].tolist() == pd.bdate_range(FIRST, periods=13).tolist()
+    assert bars["session"].tolist() == DAYS.tolist()
     assert bars["session"].dtype == "datetime64[ns]"
 
 

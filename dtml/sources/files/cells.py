@@ -109,6 +109,7 @@ DAYS_OF_EXCEL = re.compile(r"\d{2,6}(\.\d*)?")  # a fraction is a time of day
 # Days since 1970, and years and days such as 26328, would lie before that.
 SURE_DAYS_OF_EXCEL = range(25_569, 73_051)
 LATE_DAY_OF_EXCEL = 32_874
+DIGITS_OF_EXCEL = 5  # of those days
 # The unit of a number since 1970 by its digits, for any moment since 2001.
 UNIT_OF_DIGITS = {10: "seconds", 13: "milliseconds", 19: "nanoseconds"}
 EMPTY_FRACTION = re.compile(r"(\d+)\.0*")
@@ -236,10 +237,9 @@ def _without_empty_fraction(value: object) -> object:
 
 def _are_days_of_excel(cells: Sequence[object]) -> bool:
     texts = [str(cell).strip() for cell in cells if cell is not None]
-    # The range has only numbers of five digits.
-    days = [int(text) if re.fullmatch(r"[0-9]{5}", text) else 0 for text in texts if text]
-    return (
-        bool(days)
-        and max(days) >= LATE_DAY_OF_EXCEL
-        and all(day in SURE_DAYS_OF_EXCEL for day in days)
-    )
+    filled = [text for text in texts if text]
+    are_numbers = all(len(text) == DIGITS_OF_EXCEL and text.isdecimal() for text in filled)
+    if not filled or not are_numbers:
+        return False
+    days = [int(text) for text in filled]
+    return max(days) >= LATE_DAY_OF_EXCEL and all(day in SURE_DAYS_OF_EXCEL for day in days)

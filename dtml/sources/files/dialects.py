@@ -51,8 +51,7 @@ class Dialect:
     identity: str = ""
     needs: Sequence[str] = ()
     encodings: Sequence[str] = ()
-    file_prefixes: Sequence[str] = ()
-    file_suffix: str = ""
+    beside_symbol: str = ""
     remark: str = ""
 
 

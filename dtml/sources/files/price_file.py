@@ -1,5 +1,6 @@
 """One file of prices: its rows as bars, its dates and its symbols."""
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
@@ -66,10 +67,7 @@ class PriceFile:
     @property
     def stem(self) -> str:
         """Return the symbol in the name of the file."""
-        dialect = self.layout.dialect
-        stem = self.table.container.stem.removesuffix(dialect.file_suffix)
-        prefixes = [prefix for prefix in dialect.file_prefixes if stem.startswith(prefix)]
-        return stem.removeprefix(prefixes[0]) if prefixes else stem
+        return re.sub(self.layout.dialect.beside_symbol, "", self.table.container.stem)
 
     @property
     def has_symbols(self) -> bool:

@@ -95,18 +95,17 @@ class FileSource(Source):
         """
         files = self._files_and_index
         of_prices = [_reading(file) for file in self._files]
-        counts = Counter(_reading(file) for file in files if file.layout.dialect.title)
+        counts = Counter(
+            _reading(file)
+            for file in files
+            if file.layout.dialect.title or file.layout.has_closes_alone
+        )
         sentences = []
         for (title, details), count in counts.items():
             how_many = _counted(count, "file")
             if count == 1 and of_prices == [(title, details)]:
                 how_many = _counted(len(self.symbols()), "stock")
             sentences.append(f"read as {title}, {how_many}{details}")
-        own = [file for file in files if not file.layout.dialect.title]
-        with_closes = [str(file.place) for file in own if file.layout.has_closes_alone]
-        if with_closes:
-            more = f" and {_counted(len(with_closes) - 1, 'more file')}" if with_closes[1:] else ""
-            sentences.append(f"closes alone in {with_closes[0]}{more}: {CLOSES_ALONE}")
         columns = {name: ours for file in files for name, ours in file.layout.left_out().items()}
         for name, ours in list(columns.items())[:MOST]:
             sentences.append(
@@ -266,13 +265,13 @@ class _Read(NamedTuple):
 
 
 def _reading(file: PriceFile) -> tuple[str, str]:
-    """Return the title of a file's dialect, and in brackets what the file lacks and its remark."""
+    """Return the title of a file's layout, and in brackets what the file lacks and its remark."""
     parts = [words for name, words in MISSING.items() if name not in file.layout.held]
     if file.layout.has_closes_alone:
         parts.append(CLOSES_ALONE)
     if file.layout.dialect.remark:
         parts.append(file.layout.dialect.remark)
-    return file.layout.dialect.title, f" ({', '.join(parts)})" if parts else ""
+    return file.layout.dialect.title or "our own layout", f" ({', '.join(parts)})" if parts else ""
 
 
 def _counted(number: int, noun: str) -> str:
@@ -282,13 +281,8 @@ def _counted(number: int, noun: str) -> str:
 def _container_of_index(index: Path) -> Container:
     containers = [] if index.is_dir() else tables_of(index)
     if len(containers) != 1:
-        found = "a folder: give the file in it that holds the index"
-        if containers:
-            found = (
-                f"an archive of {len(containers)} tables: unpack it, and give the file that holds "
-                "the index"
-            )
         raise UsageError(
-            f"{index}: the index must come from a file with one table, but this is {found}"
+            f"{index}: the index must come from a file with one table: give the file that holds "
+            "it, unpacked where it lies in an archive of several"
         )
     return containers[0]

@@ -261,10 +261,6 @@ def _text(container: Container, content: bytes, stated: Columns) -> Table:
     as many lines as the market's file states in `skip_rows` are skipped first. Comments may stand
     below it too.
     """
-    beginning = content[:200].lstrip(b"\xef\xbb\xbf \r\n\t").lower()
-    for marks, words in OTHER_FORMATS.items():
-        if content.startswith(marks) or beginning.startswith(marks):
-            raise AdvisedError(words)
     text = BytesIO(_in_utf8(content, stated.encoding))
     for _ in range(stated.skip_rows):
         text.readline()
@@ -285,33 +281,39 @@ def _text(container: Container, content: bytes, stated: Columns) -> Table:
         )
     separator = separator or _separator(line)
     header = _record(line, separator)
-    rows = COMMENT.sub(b"", text.read())
-    if header_key(header[0]) not in LABELS:
-        return _table_of_rows(container, header, rows, separator)
-    below = BytesIO(rows)
-    tickers, dates = (
-        _record(_decoded(below.readline()), separator) for _ in range(HEADER_ROWS - 1)
-    )
-    labels = (header_key(header[0]), header_key("".join(tickers[:1])))
-    is_of_pairs = (
-        len(header) == len(tickers) == len(dates) > 1
-        and labels[1] in LABELS
-        and header_key(dates[0]) in DATE_LABELS
-        and not any(dates[1:])
-    )
-    if not is_of_pairs:
-        return _table_of_rows(container, header, rows, separator)
-    table = _table_of_rows(container, header, below.read(), separator)
-    pairs = dict(enumerate(zip(header[1:], tickers[1:], strict=True), start=1))
-    return one_row_per_ticker_and_date(table, _fields_first(pairs, labels), dates=0)
+    rows = text.read()
+    if b"#" in rows:
+        rows = COMMENT.sub(b"", rows)
+    names: dict[int, tuple[str, str]] = {}
+    if header_key(header[0]) in LABELS:
+        below = BytesIO(rows)
+        tickers, dates = (
+            _record(_decoded(below.readline()), separator) for _ in range(HEADER_ROWS - 1)
+        )
+        labels = (header_key(header[0]), header_key("".join(tickers[:1])))
+        if (
+            len(header) == len(tickers) == len(dates) > 1
+            and labels[1] in LABELS
+            and header_key(dates[0]) in DATE_LABELS
+            and not any(dates[1:])
+        ):
+            pairs = enumerate(zip(header[1:], tickers[1:], strict=True), start=1)
+            names = _fields_first(dict(pairs), labels)
+            rows = below.read()
+    table = _table_of_rows(container, header, rows, separator)
+    return one_row_per_ticker_and_date(table, names, dates=0) if names else table
 
 
 def _in_utf8(content: bytes, encoding: str | None) -> bytes:
-    """Return a text in UTF-8 without a byte order mark.
+    """Return a text in UTF-8 without a byte order mark; raise AdvisedError for another format.
 
     Its encoding is the first of these that applies: the one stated, that of its byte order mark,
     UTF-8, or the one in which its first line is the header of a dialect.
     """
+    beginning = content[:200].lstrip(b"\xef\xbb\xbf \r\n\t").lower()
+    for marks, words in OTHER_FORMATS.items():
+        if content.startswith(marks) or beginning.startswith(marks):
+            raise AdvisedError(words)
     if encoding is not None:
         try:
             return content.decode(encoding).removeprefix("\ufeff").encode()
