@@ -1,9 +1,7 @@
 """What a market's morning begins with: its ranking, its orders, its skill, and what changed."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,6 +17,7 @@ from dtml.evaluation.ranking import mean_of_days
 from dtml.markets.definition import YEAR
 from dtml.pages.charts import Chart, sparkline
 from dtml.pages.figures import (
+    Row,
     count,
     counted,
     day,
@@ -41,8 +40,6 @@ SMALLEST_TRADE = 0.00005  # of the equity: the page shows hundredths of a percen
 # Kinds of alerts that are shown elsewhere: as the night's state, as a promotion, as drift.
 SHOWN_ELSEWHERE = ("refused", "late", "promoted", "drifted")
 TRADABLE = ", next open"  # the end of the name of a portfolio whose trades were possible
-
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -86,12 +83,12 @@ class Gain:
 class Morning:
     """Hold a night's ranking, its orders, how good rankings have been, and what changed.
 
-    `ranking` and `orders` are the rows of the functions of these names, `paper` those of
-    `paper_account.paper_returns`. Without a complete night there is neither ranking nor order.
+    `ranking` has the rows of `ranking_of_night`, `orders` those of `orders_of_night`, and `paper`
+    those of `paper_account.paper_returns`. Without a complete night, the first two are empty.
     """
 
-    ranking: list[dict[str, Any]]
-    orders: list[dict[str, Any]]
+    ranking: list[Row]
+    orders: list[Row]
     skill: Skill | None
     skill_line: Chart | None
     changes: list[str]
@@ -99,12 +96,12 @@ class Morning:
     costs: Gain | None
 
     @property
-    def best(self) -> list[dict[str, Any]]:
+    def best(self) -> list[Row]:
         """Return the best END_STOCKS stocks, or the better half of fewer, the best first."""
         return self.ranking[: min(END_STOCKS, len(self.ranking) // 2)]
 
     @property
-    def worst(self) -> list[dict[str, Any]]:
+    def worst(self) -> list[Row]:
         """Return as many of the worst stocks, the worst first."""
         return self.ranking[::-1][: len(self.best)]
 

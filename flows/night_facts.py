@@ -1,6 +1,5 @@
 """What the store knows of a night, for its page, dashboard, console, Prefect and alerts."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from functools import cached_property
@@ -14,9 +13,7 @@ from db.read import query, read, read_row
 from db.rows import nights, rankings
 from db.rows.calibration import night_counts
 from db.rows.scores import running_scores
-from dtml.pages.figures import records
-
-Row = Mapping[str, Any]
+from dtml.pages.figures import Row, records
 
 
 @dataclass(frozen=True)
@@ -65,14 +62,14 @@ class NightFacts:
         return rankings.champion(self.conn, self.market, self.row["target"])
 
     @cached_property
-    def drift(self) -> list[dict[str, Any]]:
+    def drift(self) -> list[Row]:
         """Return the measures of the night's drift."""
         return records(
             read(self.conn, "drift", market=self.market, as_of=self.as_of, order="measure")
         )
 
     @property
-    def new_drift(self) -> list[dict[str, Any]]:
+    def new_drift(self) -> list[Row]:
         """Return the measures that have drifted, and had not in the night before."""
         earlier = self.before.drift if self.before else []
         drifted_before = {row["measure"] for row in earlier if row["drifted"]}
@@ -152,12 +149,12 @@ def stored_counts(scores: pd.DataFrame) -> pd.DataFrame:
     sum correct + rises + predicted rises - n is 2 TR.
     """
     correct = (scores["acc"].astype(float).fillna(0) * scores["n"]).round()
-    both = scores["rises"] + scores["predicted_rises"]
-    true_rises = (correct + both - scores["n"]) // 2
-    cells = (
-        true_rises,
-        scores["predicted_rises"] - true_rises,
-        scores["rises"] - true_rises,
-        correct - true_rises,
+    predicted, rises = scores["predicted_rises"], scores["rises"]
+    true_rises = (correct + rises + predicted - scores["n"]) // 2
+    counts = scores[KEY].assign(
+        true_rises=true_rises,
+        false_rises=predicted - true_rises,
+        false_falls=rises - true_rises,
+        true_falls=correct - true_rises,
     )
-    return scores[KEY].assign(**dict(zip(CELLS, cells, strict=True))).set_index(KEY).astype(int)
+    return counts.set_index(KEY).astype(int)

@@ -7,7 +7,6 @@ Returns are shares of the equity at the fill; a year has the sessions of the cal
 """
 
 from collections.abc import Collection, Mapping
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -53,13 +52,13 @@ EXTREMES = 5  # best and worst sessions and months
 Net = Mapping[str, "pd.Series[float]"]  # by portfolio
 
 
-def sliced(scores: pd.DataFrame, name: str, protocol: str = "all") -> list[dict[str, Any]]:
+def sliced(scores: pd.DataFrame, name: str, protocol: str = "all") -> list[Row]:
     """Return the scores of a breakdown by value, the model before the rules."""
     rows = records(scores[(scores["slice"] == name) & (scores["protocol"] == protocol)])
     return sorted(rows, key=lambda row: (str(row["value"]), bool(row["predictor"] != MODEL)))
 
 
-def fold_rows(folds: pd.DataFrame, scores: pd.DataFrame) -> list[dict[str, Any]]:
+def fold_rows(folds: pd.DataFrame, scores: pd.DataFrame) -> list[Row]:
     """Return each fold with the model's scores on all stock-days; NaN without an outcome."""
     of_model = {row["value"]: row for row in sliced(scores, "fold") if row["predictor"] == MODEL}
     missing = dict.fromkeys(("validation_acc", "acc", "mcc"), np.nan)
@@ -72,7 +71,7 @@ def fold_rows(folds: pd.DataFrame, scores: pd.DataFrame) -> list[dict[str, Any]]
     ]
 
 
-def stock_rows(scores: pd.DataFrame) -> dict[str, Any]:
+def stock_rows(scores: pd.DataFrame) -> Row:
     """Return the model's scores of the stocks with the highest and the lowest MCC.
 
     `highest` and `lowest` are these stocks, each from the highest MCC down and none in both;
@@ -144,7 +143,7 @@ def ratios(net: "pd.Series[float]", index: "pd.Series[float]", year: int) -> dic
     }
 
 
-def drawdowns(line: "pd.Series[float]") -> list[dict[str, Any]]:
+def drawdowns(line: "pd.Series[float]") -> list[Row]:
     """Return the `DRAWDOWNS` deepest drawdowns of a line of net returns, the deepest first.
 
     Each has `first` (the first session below a peak), `lowest` (the session of the lowest value),
@@ -232,7 +231,7 @@ def _rolling_beta(line: "pd.Series[float]", index: "pd.Series[float]") -> "pd.Se
     return covariance / paired["index"].rolling(ROLLED).var().replace(0, np.nan)
 
 
-def extremes(line: "pd.Series[float]") -> list[dict[str, Any]]:
+def extremes(line: "pd.Series[float]") -> list[Row]:
     """Return the `EXTREMES` best and worst sessions and months of a line of net returns.
 
     Each row has `place` from 1 on, and `best_day, best_day_return`, `worst_day, ...`, `best_month,
@@ -240,14 +239,14 @@ def extremes(line: "pd.Series[float]") -> list[dict[str, Any]]:
     best and as many among the worst, so that none is among both. Where there are fewer months than
     sessions in the list, they are NaN.
     """
-    sessions = pd.Series(line.to_numpy(dtype=float), [day(each) for each in line.index])
+    sessions = line.set_axis([day(each) for each in line.index])
     columns = {}
     for name, returns in {"day": sessions, "month": month_returns(line)}.items():
-        ordered = returns.sort_values(ascending=False, kind="stable")
-        for which, extreme in (("best", ordered), ("worst", ordered.iloc[::-1])):
-            chosen = extreme.iloc[: min(EXTREMES, len(ordered) // 2)]
-            columns[f"{which}_{name}"] = pd.Series(chosen.index, dtype=object)
-            columns[f"{which}_{name}_return"] = pd.Series(chosen.to_numpy())
+        number = min(EXTREMES, len(returns) // 2)
+        best, worst = returns.nlargest(number), returns.nsmallest(number)
+        for which, extreme in {"best": best, "worst": worst}.items():
+            columns[f"{which}_{name}"] = pd.Series(extreme.index, dtype=object)
+            columns[f"{which}_{name}_return"] = pd.Series(extreme.to_numpy())
     rows = pd.DataFrame(columns)
     return records(rows.assign(place=rows.index + 1))
 
@@ -288,7 +287,7 @@ def verdicts(market: str, scores: pd.DataFrame, performances: pd.DataFrame) -> l
     ]
 
 
-def _compared(row: Row, gain: str) -> dict[str, Any]:
+def _compared(row: Row, gain: str) -> Row:
     """Return a row with the `verb` that compares by a paired difference; None without interval."""
     return {**row, "verb": told_apart(row[f"{gain}_low"], row[f"{gain}_high"])}
 
@@ -339,10 +338,10 @@ def backtest_page(
     `coverage` there; each may be empty. Folds may have a `validation_acc`. A page `served` by the
     dashboard links back, and loads the script instead of containing it.
     """
-    lines = {
-        str(name): rows for name, rows in tracks.set_index("session").groupby("portfolio")["net"]
-    }
-    net = {name: lines[name].sort_index() for name in sorted(lines, key=_place)}
+    by_place = sorted(tracks["portfolio"].unique(), key=_place)
+    wide = tracks.pivot(index="session", columns="portfolio", values="net")[by_place]
+    net = {str(name): line.dropna() for name, line in wide.items()}
+    of_years = (1 + wide).groupby(pd.DatetimeIndex(wide.index).year).prod(min_count=1) - 1
     year = backtest["config"]["sessions_a_year"]
     # The best and the yardsticks are shown at first, all where none is best. The paper's
     # portfolios, which cannot be traded, are dashed.
@@ -351,10 +350,6 @@ def backtest_page(
     shown = {name: net[name] for name in (best, EQUAL_WEIGHT, INDEX) if name in net}
     hidden = set(net) - set(shown) if best else ()
     dashed = {name for name in net if name.endswith(PAPER_SUFFIX)}
-    years = {
-        name: (1 + line).groupby(pd.DatetimeIndex(line.index).year).prod() - 1
-        for name, line in net.items()
-    }
     return page(
         "backtest.html",
         *(sliced, fold_rows, stock_rows, extremes, drawdowns, month_returns, rolling_chart),
@@ -377,7 +372,7 @@ def backtest_page(
         curve=curve.dropna(subset=["mean_probability", "share_risen"]) if len(curve) else curve,
         coverage=records(coverage),
         returns=Table.of(
-            pd.DataFrame(years).rename_axis("year").reset_index(),
+            of_years.rename_axis("year").reset_index(),
             {"year": "year"} | {named(name): f"{name}:percent" for name in net},
         ),
         portfolios=ordered(performances.merge(track_figures(tracks, year), "left", "portfolio")),
@@ -449,6 +444,6 @@ def _place(portfolio: str) -> int:
     return 1 if portfolio.endswith(PAPER_SUFFIX) else 0
 
 
-def ordered(performances: pd.DataFrame) -> list[dict[str, Any]]:
+def ordered(performances: pd.DataFrame) -> list[Row]:
     """Return the portfolios, tradable ones first, the yardsticks last."""
     return sorted(records(performances), key=lambda row: _place(row["portfolio"]))

@@ -31,14 +31,14 @@ BRIEF_RESULTS = {  # in Markdown and on the console
 }
 
 
-def score_rows(scores: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
+def score_rows(scores: pd.DataFrame) -> dict[str, list[Row]]:
     """Return the rows of `scores` by protocol, models before naive rules.
 
     `acc_rule` and `mcc_rule` are the rules with the highest ACC and MCC of the protocol, None
     without a rule. `verb` compares a predictor with `acc_rule`: by the p-value of the paired gain
     in ACC, adjusted for all pairs of a predictor and a rule, else by the gain's own interval.
     """
-    rows: dict[str, list[dict[str, Any]]] = {}
+    rows: dict[str, list[Row]] = {}
     for protocol in PROTOCOL_WORDS:
         of_protocol = scores[scores["protocol"] == protocol].sort_values("is_rule", kind="stable")
         rules = of_protocol[of_protocol["is_rule"].astype(bool)]
@@ -74,7 +74,7 @@ def on_data(benchmark: Row) -> str:
     return "; ".join(benchmark["config"].get("data", ()))
 
 
-def brief_results(rows: list[dict[str, Any]], *, is_for_print: bool = True) -> Table:
+def brief_results(rows: list[Row], *, is_for_print: bool = True) -> Table:
     """Return the table of a protocol's results, the published figures beside ours.
 
     Printed, figures have the digits that papers print and predictors their names in the store.
@@ -104,7 +104,7 @@ def readme_table(benchmark: Row, scores: pd.DataFrame) -> str:
     return markdown("benchmark", benchmark, results, on_data(benchmark))
 
 
-def forest(rows: list[dict[str, Any]], words: str) -> Chart:
+def forest(rows: list[Row], words: str) -> Chart:
     """Return the chart of the ensemble ACC of one protocol's predictors, `words` in its title.
 
     It shows their intervals and published figures.
@@ -137,7 +137,7 @@ def seeds_chart(seed_scores: pd.DataFrame) -> Chart:
     return Chart("Test ACC of every seed", words, "seeds", {"rows": rows}, order)
 
 
-def seed_ranges(seed_scores: pd.DataFrame) -> list[dict[str, Any]]:
+def seed_ranges(seed_scores: pd.DataFrame) -> list[Row]:
     """Return each predictor's test ACC over all seeds, and the seeds kept on validation.
 
     Figures of the kept configuration are from the lowest to the highest of its seeds.

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # commands that only ask the store load no pandas
     import pandas as pd
 
-Row = Mapping[str, Any]
+Row = dict[str, Any]  # of a table, by the names of its columns
+Page = dict[str, Any]  # what a template shows, by the names that it has there
 
 # The kinds of numbers: factor, decimals, unit, and whether they are differences, with a plus sign.
 NUMBERS: Mapping[str, tuple[int, int, str, bool]] = {
@@ -213,9 +214,9 @@ day = partial(fmt, kind="day")
 duration = partial(fmt, kind="duration")
 
 
-def figure(value: float | None, decimals: int = 3, *, signed: bool = False) -> str:
-    """Return a number as .574, -.012 or, signed, +.021."""
-    return fmt(value, "gain" if signed else "coefficient", decimals)
+def figure(value: float | None, decimals: int = 3) -> str:
+    """Return a number such as .574 or -.012."""
+    return fmt(value, "coefficient", decimals)
 
 
 def counted(number: int, noun: str) -> str:
@@ -286,6 +287,6 @@ class Table:
         return pd.DataFrame(self.cells, columns=list(self.columns))
 
 
-def records(frame: "pd.DataFrame") -> list[dict[str, Any]]:
+def records(frame: "pd.DataFrame") -> list[Row]:
     """Return the rows of a frame, with unchanged values."""
     return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]

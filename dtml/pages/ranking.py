@@ -16,7 +16,7 @@ from dtml.evaluation.metrics import Estimate, told_apart
 from dtml.evaluation.tear_sheet import Answers, TearSheet, answers
 from dtml.markets.definition import BASIS_POINT
 from dtml.pages.charts import Chart, Form, Panel, histogram, months_map, over_sessions
-from dtml.pages.figures import MARKS, Row, Table, ci, fmt, named, records
+from dtml.pages.figures import MARKS, Page, Row, Table, ci, fmt, named, records
 from dtml.pages.rendering import markdown, page, said
 from dtml.pages.survivorship import of_study
 
@@ -129,7 +129,7 @@ def sheet_values(
     unit: str,
     strongest: Row | None = None,
     sql: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
+) -> Page:
     """Return what `ranking_sheet.html` shows of a tear sheet: `answers` in a word, and `sheet`.
 
     `unit` is "nights" or "days". `strongest` is the strongest rule, as `beside_strongest_rule`
@@ -219,7 +219,7 @@ class Ranking:
     beside its page is missing.
     """
 
-    row: Mapping[str, Any]
+    row: Row
     scores: pd.DataFrame
     differences: pd.DataFrame
     portfolios: pd.DataFrame
@@ -233,7 +233,7 @@ class Ranking:
         return int(blend["days"])
 
     @property
-    def strongest(self) -> dict[str, Any] | None:
+    def strongest(self) -> Row | None:
         """Return the rule (`other`) that is strongest beside the blend on the days scored."""
         rules = self.scores.loc[self.scores["is_rule"].astype(bool), "predictor"]
         of_blend = self.differences["predictor"] == HEADLINE
@@ -336,7 +336,7 @@ def markdown_report(ranking: Ranking) -> str:
     return markdown("ranking", sentence(ranking), order, net, verdict(ranking))
 
 
-def whole_scores(ranking: Ranking) -> list[dict[str, Any]]:
+def whole_scores(ranking: Ranking) -> list[Row]:
     """Return the scores over all days on the trained leg, the worst first.
 
     Before these come predictors that could be scored on no day.
@@ -387,7 +387,7 @@ def ranking_page(
     is_shown = scores["predictor"].isin([HEADLINE, (strongest or {}).get("other")])
     by_year = scores[(scores["slice"] == "year") & is_shown].sort_values(["value", "predictor"])
     order = order_table(ranking)
-    sheet: dict[str, Any] = {"answers": None}
+    sheet: Page = {"answers": None}
     if ranking.sheet is not None:
         sheet = sheet_values(ranking.sheet, unit="days", strongest=strongest, sql=sql)
     return page(

@@ -341,11 +341,8 @@ async def health(request: Request, market: Markets = ()) -> JSONResponse:
     that have a night are meant; the answer is 200 where none has. For a named market without a
     night, `health_report` raises NotThereError, which is answered with 404.
     """
-    engine = request.app.state.engine
     try:
-        report = await _monitored(
-            request, lambda: monitoring.health_report(engine, market, datetime.now(UTC))
-        )
+        report = await _monitored(request, monitoring.health_report, market)
     except StoreError as error:
         report = {"status": "failed", "reasons": [str(error)], "markets": []}
     is_well = report["status"] == "ok"
@@ -355,19 +352,19 @@ async def health(request: Request, market: Markets = ()) -> JSONResponse:
 
 async def metrics(request: Request) -> Response:
     """Send the figures of the store to Prometheus."""
-    engine = request.app.state.engine
-    text = await _monitored(request, lambda: monitoring.metrics(engine, datetime.now(UTC)))
+    text = await _monitored(request, monitoring.metrics)
     return Response(text, media_type=monitoring.VERSION)
 
 
-async def _monitored(request: Request, work: Callable[[], T]) -> T:
-    """Return the result of `work`, which runs in a thread that no page waits for.
+async def _monitored(request: Request, work: Callable[..., T], *asked: object) -> T:
+    """Return what `work` tells of the engine by now, in a thread that no page waits for.
 
     Raises StoreError if it takes longer than MONITORING_LIMIT_S.
     """
-    limiter = request.app.state.monitors
+    state = request.app.state
     with move_on_after(MONITORING_LIMIT_S):
-        return await run_sync(work, limiter=limiter, abandon_on_cancel=True)
+        told = partial(work, state.engine, datetime.now(UTC), *asked)
+        return await run_sync(told, limiter=state.monitors, abandon_on_cancel=True)
     # The time limit has ended the block above without a result.
     raise StoreError(
         f"the store did not answer within {MONITORING_LIMIT_S} s: check its server or its disk"

@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from tempfile import SpooledTemporaryFile, TemporaryDirectory
 from typing import Any
@@ -25,7 +26,7 @@ from db.rows.markets import all_markets
 from db.views import View, views
 from dtml.errors import UsageError
 from dtml.pages.charts import Chart, Panel, over_sessions
-from dtml.pages.figures import are_whole
+from dtml.pages.figures import Page, are_whole
 from flows.answer_files import DAY, write_lines, write_parquet
 from flows.console import as_json_values
 from flows.dashboard.markets import NotThereError
@@ -89,7 +90,7 @@ def _literal(kind: str, value: object) -> str:
     return literal(str(value))
 
 
-def topics() -> dict[str, Any]:
+def topics() -> Page:
     """Return every documented view by topic; those that TOPICS does not name come last."""
     others = dict(views())
     by_topic: dict[str, list[View]] = {}
@@ -101,7 +102,7 @@ def topics() -> dict[str, Any]:
 
 def table_page(
     engine: Engine, name: str, where: Mapping[str, str], interruption: Interruption
-) -> dict[str, Any]:
+) -> Page:
     """Return the page of SQL with a view's rows in which these columns have these values.
 
     `interruption` ends the reading when the visitor leaves. Raises NotThereError for a view that is
@@ -113,9 +114,7 @@ def table_page(
     return {"view": view, **answer(engine, rows_of(view, where), interruption)}
 
 
-def sql_page(
-    engine: Engine, sql: str, market: str | None, interruption: Interruption
-) -> dict[str, Any]:
+def sql_page(engine: Engine, sql: str, market: str | None, interruption: Interruption) -> Page:
     """Return the page with the box for SQL, and the answer to `sql` unless it is empty.
 
     The page offers the twenty questions about a market, by default the store's first, as examples:
@@ -132,7 +131,7 @@ def sql_page(
     return {**page, **answer(engine, sql, interruption)}
 
 
-def answer(engine: Engine, sql: str, interruption: Interruption) -> dict[str, Any]:
+def answer(engine: Engine, sql: str, interruption: Interruption) -> Page:
     """Return the first rows of an answer, at most SHOWN, and its chart, or the error in its SQL.
 
     Of each column, `numeric` says whether it has numbers, and `whole` whether these are all whole.
@@ -264,16 +263,14 @@ class Download(Response):
         with self.file as file:
             file.seek(0)
             await send({"type": "http.response.start", **head})
-            chunk = file.read(CHUNK)
             try:
-                while chunk:
-                    part = {"type": "http.response.body", "body": chunk, "more_body": True}
+                for chunk in iter(partial(file.read, CHUNK), b""):
                     async with asyncio.timeout(READER_LIMIT_S):
+                        part = {"type": "http.response.body", "body": chunk, "more_body": True}
                         await send(part)
                     # After the client has left, `send` returns at once. Without this, all other
                     # requests would wait until the whole file was read.
                     await asyncio.sleep(0)
-                    chunk = file.read(CHUNK)
             except TimeoutError:
                 log.warning(
                     "%s: the download was stopped, because nobody read it for %s s: start it again",

@@ -6,7 +6,6 @@ rendered as "-".
 
 from collections.abc import Mapping
 from datetime import date, datetime
-from typing import Any
 
 import pandas as pd
 from sqlalchemy import Connection
@@ -16,7 +15,7 @@ from db.read import read, read_row
 from db.rows import nights
 from dtml.baselines.naive_rules import MODEL
 from dtml.pages.charts import Chart, Panel, over_sessions
-from dtml.pages.figures import records
+from dtml.pages.figures import Page, records
 from dtml.pages.night import ranking_words
 from flows.dashboard.markets import STOCKS, NotThereError, require_market
 from flows.dashboard.running import REFRESH_S, other_work, state_of_night
@@ -27,7 +26,7 @@ from flows.service.timeliness import Timeliness
 
 NIGHTS = 30  # in the table of a market, at most
 STUDIES = 10  # of each kind, in the lists of a market, at most
-NOTHING: dict[str, Any] = {"ranking": [], "account": None, "counts": {}}  # of no complete night
+NOTHING: Page = {"ranking": [], "account": None, "counts": {}}  # of no complete night
 
 
 def market_page(
@@ -37,7 +36,7 @@ def market_page(
     every: int,
     now: datetime,
     times: Mapping[str, Timeliness],
-) -> dict[str, Any]:
+) -> Page:
     """Return the page of the night whose last session was `as_of`, by default of the newest.
 
     `shown` is the night whose ranking and directions the page has: the night itself if it is
@@ -112,7 +111,7 @@ def market_page(
     }
 
 
-def _ranking_and_directions(night: NightFacts, last_alerts: date | None) -> dict[str, Any]:
+def _ranking_and_directions(night: NightFacts, last_alerts: date | None) -> Page:
     """Return a night's ranking beside its directions, the orders, and how good rankings have been.
 
     Each stock of the ranking has its `direction`, and the `weight` that the account is to hold.

@@ -6,13 +6,13 @@ rendered as "-".
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import Connection
 
 from db.read import read
 from db.rows import markets, nights
 from dtml.errors import DtmlError
+from dtml.pages.figures import Page
 from flows.dashboard.running import REFRESH_S, live_page, summary_of_states
 from flows.markets.files import no_such_market
 from flows.morning import morning
@@ -38,7 +38,7 @@ def require_market(conn: Connection, market: str) -> None:
 
 def markets_page(
     conn: Connection, every: int, now: datetime, times: Mapping[str, Timeliness]
-) -> dict[str, Any]:
+) -> Page:
     """Return the page of every market.
 
     `times` has how late each market is. `every` is the number of seconds after which the page is

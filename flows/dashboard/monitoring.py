@@ -8,7 +8,6 @@ file of a user's own market, so with it, such a market is never reported as late
 import logging
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from sqlalchemy import Engine
 
@@ -17,6 +16,7 @@ from db.engine import reading
 from db.read import read
 from db.rows import markets
 from dtml.pages.charts import script
+from dtml.pages.figures import Page
 from flows.dashboard.markets import NotThereError, markets_page
 from flows.markets.files import market_of_store
 from flows.service.timeliness import Timeliness, timeliness
@@ -38,7 +38,7 @@ METRICS: Mapping[str, str] = {
 }
 
 
-def health_report(engine: Engine, names: Sequence[str], now: datetime) -> dict[str, Any]:
+def health_report(engine: Engine, now: datetime, names: Sequence[str]) -> Page:
     """Return whether the nights of these markets, of all by default, are in time.
 
     `late_seconds` have passed since the first night that is not complete was due, 0 if none is due

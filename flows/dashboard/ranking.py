@@ -19,17 +19,18 @@ from db.rows.rankings import last_rank_scores
 from dtml.evaluation.ranking import beside_rules, mean_of_days, rank_ic_t
 from dtml.evaluation.tear_sheet import OF_LEGS, TearSheet, by_sector, cumulative_ic
 from dtml.markets.definition import Costs, Leg
+from dtml.pages.figures import Page, Row
 from dtml.pages.ranking import sheet_values
 from dtml.ranking.outcomes import overlap_of
 from flows.dashboard.markets import require_market
 from flows.markets.files import market_of_store
-from flows.morning import Row, caveats
+from flows.morning import caveats
 
 NIGHTS = 252  # of whose single stocks the page computes figures, at most
 TRADED_LEG = "open_to_open"  # of the spread: a ranking made at a close cannot be traded at it
 
 
-def market_ranking_page(conn: Connection, market: str) -> dict[str, Any]:
+def market_ranking_page(conn: Connection, market: str) -> Page:
     """Return the page of the ranking that a market's nights show.
 
     `ranker` is None before the first ranking. The costs are those of the market's file, and unknown
@@ -60,12 +61,12 @@ def market_ranking_page(conn: Connection, market: str) -> dict[str, Any]:
 
 # The newest page of each market of a store, and the version of the rows that it is made of: the
 # intervals of a page take a second of computation, and change only when a night scores rankings.
-_pages: dict[tuple[str, str], tuple[tuple[Any, ...], dict[str, Any]]] = {}
+_pages: dict[tuple[str, str], tuple[tuple[Any, ...], Page]] = {}
 
 
 def _page(
     conn: Connection, market: str, shown: Row, running: pd.DataFrame, costs: Costs | None
-) -> dict[str, Any]:
+) -> Page:
     predictor, leg = shown["predictor"], shown["leg"]
     overlap = overlap_of(leg)
     scores = partial(selection, "rank_score_log", market=market, order="predictor, leg, target")
@@ -146,7 +147,7 @@ def _page(
     return {"market": market, "ranker": predictor, "nights": NIGHTS, **values}
 
 
-def _of_leg(leg: str, daily: pd.DataFrame) -> dict[str, Any]:
+def _of_leg(leg: str, daily: pd.DataFrame) -> Row:
     """Return the figures of a leg; the store has running ones for the market's own leg alone."""
     rank_ic = daily["rank_ic"].to_numpy(dtype=float)
     overlap = overlap_of(cast(Leg, leg))

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
 
 import pandas as pd
 from sqlalchemy import Connection
@@ -16,8 +15,8 @@ from db import where
 from db.connection.locks import is_held
 from db.read import query, read, read_row, read_value
 from db.rows import markets, nights, translations
-from dtml.pages.figures import count, counted, day, records
-from flows.morning import Row, hindsight
+from dtml.pages.figures import Page, Row, count, counted, day, records
+from flows.morning import hindsight
 from flows.service.timeliness import Timeliness
 
 STATUSES = ("queued", "taken", "done", "failed")  # of a text
@@ -57,7 +56,7 @@ class State:
     """
 
     night: Row | None
-    running: Mapping[str, Any] | None
+    running: Row | None
     times: Timeliness
     now: datetime
     hindsight: str
@@ -129,7 +128,7 @@ def summary_of_states(states: Mapping[str, State]) -> str:
     return f"{', '.join(not_well)}{others}"
 
 
-def live_page(conn: Connection, now: datetime, times: Mapping[str, Timeliness]) -> dict[str, Any]:
+def live_page(conn: Connection, now: datetime, times: Mapping[str, Timeliness]) -> Page:
     """Return the state of every market's last night, and what is running beside nights."""
     states = {}
     for market in markets.all_markets(conn):
@@ -140,7 +139,7 @@ def live_page(conn: Connection, now: datetime, times: Mapping[str, Timeliness]) 
 
 def running_page(
     conn: Connection, every: int, now: datetime, times: Mapping[str, Timeliness]
-) -> dict[str, Any]:
+) -> Page:
     """Return the page of the nights that are running, each with its stages, and of queued texts.
 
     `queue` has the number of texts to translate by model and status. `every` is the number of
@@ -162,7 +161,7 @@ def other_work(conn: Connection, now: datetime) -> list[Work]:
     return [*_backtests(conn, now), *_translators(conn, now), *_translation_queues(conn, now)]
 
 
-def running_night(conn: Connection, night: Row, now: datetime) -> dict[str, Any]:
+def running_night(conn: Connection, night: Row, now: datetime) -> Row:
     """Return a night that is running or was interrupted, with its stages.
 
     Each stage has its `seconds` so far, and those that it took in the night `before`, whose stages

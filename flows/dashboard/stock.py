@@ -17,7 +17,7 @@ from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.errors import UsageError
 from dtml.evaluation.metrics import accuracy, confusion, mcc
 from dtml.pages.charts import Chart, Panel, over_sessions
-from dtml.pages.figures import records
+from dtml.pages.figures import Page, Row, records
 from flows.dashboard.markets import STOCKS, NotThereError, require_market
 from flows.morning import caveats, contradicts, orders_of_night
 from flows.night_facts import night_facts
@@ -36,7 +36,7 @@ COLUMNS = (
 
 def stock_page(
     conn: Connection, market: str, symbol: str, kind: str, first: date | None, last: date | None
-) -> dict[str, Any]:
+) -> Page:
     """Return the page of a stock: its predictions by models of a kind, and their outcomes.
 
     The predictions are the newest ones of the sessions `first` to `last`, at most LONGEST, or SHOWN
@@ -121,14 +121,14 @@ def stock_page(
     }
 
 
-def _orders(conn: Connection, stock: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _orders(conn: Connection, stock: Row) -> dict[str, Row]:
     """Return the orders of the night that predicted a stock last, by symbol."""
     night = night_facts(conn, stock["market"], target=stock["target"].date())
     orders = orders_of_night(night, night.ranking) if night else pd.DataFrame()
     return {order["symbol"]: order for order in records(orders)}
 
 
-def _place_before(predictions: pd.DataFrame, stock: dict[str, Any]) -> float | None:
+def _place_before(predictions: pd.DataFrame, stock: Row) -> float | None:
     """Return the place in the ranking before that of the newest night; None where not known."""
     is_earlier = predictions["target"] < stock["target"]
     places = predictions.loc[is_earlier, "place"].dropna()
@@ -153,7 +153,7 @@ def _predicted_symbols(conn: Connection, market: str) -> list[str]:
     return read(conn, "latest_prediction", columns="symbol", market=market)["symbol"].tolist()
 
 
-def span_scores(predictions: pd.DataFrame) -> list[dict[str, Any]]:
+def span_scores(predictions: pd.DataFrame) -> list[Row]:
     """Score a stock's directions beside those of the naive rules, on the same sessions.
 
     These are the sessions with an outcome and a direction of every rule. If there are none, the

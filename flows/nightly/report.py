@@ -25,7 +25,7 @@ def publish_night(tonight: Tonight, level: float | None = None) -> Path:
     context = tonight.context
     attention = tonight.attention or seen(tonight)
     with reading(context.engine) as conn:
-        page = night_page(conn, context.market, tonight.row, level=level, attention=attention)
+        page = night_page(conn, context.market, dict(tonight.row), level=level, attention=attention)
     level = context.market.level if level is None else level
     file = page_file(context, tonight.as_of, level)
     write_page(file, page)

@@ -214,7 +214,7 @@ class Result:
     column `validation_acc` too), `backtest_score` and `backtest_portfolio`.
     """
 
-    row: Mapping[str, Any]
+    row: dict[str, Any]
     folds: pd.DataFrame
     scores: pd.DataFrame
     portfolios: pd.DataFrame

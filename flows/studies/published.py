@@ -95,7 +95,7 @@ class Benchmark:
     `benchmark_score` and `benchmark_seed`.
     """
 
-    row: Mapping[str, Any]
+    row: dict[str, Any]
     scores: pd.DataFrame
     seeds: pd.DataFrame
     number: int  # among the benchmarks of its set, from 1 on

@@ -19,7 +19,7 @@ from dtml.pages.benchmark import (
     verdict,
 )
 from dtml.pages.charts import probability_axis
-from dtml.pages.figures import figure, named, quoted
+from dtml.pages.figures import fmt, named, quoted
 from tests.support.benchmark_page import (
     BENCHMARK,
     ENSEMBLE,
@@ -112,8 +112,8 @@ def _written(name: str, value: float) -> str:
     """A figure as the page writes it: accuracies are percentages, their gains points."""
     if "acc" in name:
         return f"{100 * value:+.1f}" if "gain" in name else f"{100 * value:.1f}"
-    signed = "gain" in name or name == "calibration_intercept"
-    return figure(value, 2 if name.startswith("calibration") else 3, signed=signed)
+    kind = "gain" if "gain" in name or name == "calibration_intercept" else "coefficient"
+    return fmt(value, kind, 2 if name.startswith("calibration") else 3)
 
 
 @pytest.mark.parametrize(

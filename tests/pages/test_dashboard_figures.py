@@ -46,12 +46,6 @@ def directions_of(site: Site, symbol: str) -> pd.DataFrame:
         )
 
 
-def test_a_refused_night_has_no_prediction_of_its_own(site: Site) -> None:
-    seen = Page(site.get(f"/market/{MARKET}").body).seen
-    assert "too many bars refused" in seen
-    assert "the last complete one" in seen
-
-
 def test_a_stock_is_scored_beside_the_rules_on_the_same_sessions(site: Site) -> None:
     directions = directions_of(site, "S01")
     used = directions.dropna(subset=["realised_return", *NAIVE_RULES])
