@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from itertools import product
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from zlib import crc32
@@ -21,7 +20,7 @@ from zlib import crc32
 import jinja2
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from markupsafe import Markup
 from numpy import ndarray
 
@@ -57,26 +56,6 @@ BREAK_DAYS = 21
 BREAK_STEPS = 5  # times the median distance of its values
 
 
-def thin(values: Float[ndarray, " sessions"], points: int = POINTS) -> Int[ndarray, " kept"]:
-    """Return the positions of the values to draw, at most `points`, ascending.
-
-    If there are more values, they are the first, the last, and the lowest and highest of each of
-    some stretches of equal length. A stretch of missing values (NaN) keeps its first place, where
-    the line is broken.
-    """
-    if len(values) <= points:
-        return np.arange(len(values))
-    places = [0, len(values) - 1]
-    # Two values of each stretch, and the two ends.
-    for stretch in np.array_split(np.arange(len(values)), points // 2 - 1):
-        known = stretch[np.isfinite(values[stretch])]
-        if len(known):
-            places += [known[np.argmin(values[known])], known[np.argmax(values[known])]]
-        else:
-            places.append(stretch[0])
-    return np.unique(places)
-
-
 def stretches(sessions: "pd.Index[Any]") -> Int[ndarray, " sessions"]:
     """Return for each of some ascending sessions the number of its stretch, from 0.
 
@@ -92,13 +71,19 @@ def stretches(sessions: "pd.Index[Any]") -> Int[ndarray, " sessions"]:
 def thinned(frame: pd.DataFrame, points: int = POINTS) -> pd.DataFrame:
     """Return the rows to draw of lines over sessions `t`; all rows of any other chart.
 
-    A row is drawn if `thin` keeps it for any of the lines, each with at most `points`.
+    If there are more rows than `points`, they are for each line the first, the last, and the lowest
+    and highest of each of some stretches of equal length, at most `points`. A stretch of missing
+    values (NaN) keeps its first place, where the line is broken.
     """
     if "t" not in frame or len(frame) <= points:
         return frame
-    lines = frame.drop(columns="t").to_numpy(dtype=float).T  # [lines sessions]
-    places_of_lines = [thin(line, points) for line in lines if np.isfinite(line).any()]
-    return frame.iloc[np.unique(np.concatenate(places_of_lines))]
+    lines = frame.drop(columns="t").astype(float).reset_index(drop=True)
+    # Two values of each stretch, and the two ends.
+    stretch = lines.index * (points // 2 - 1) // len(lines)
+    lowest = lines.fillna(np.inf).groupby(stretch).idxmin()
+    highest = lines.fillna(-np.inf).groupby(stretch).idxmax()
+    extremes = np.concatenate([lowest.to_numpy().ravel(), highest.to_numpy().ravel()])
+    return frame.iloc[np.unique([0, len(lines) - 1, *extremes])]
 
 
 def short(value: Any) -> Any:
@@ -477,29 +462,23 @@ def stacked(
 def cells(
     title: str,
     words: str,
-    rows: pd.DataFrame,
+    matrix: pd.DataFrame,
     side: tuple[int, int],
     form: Form,
     *,
     is_signed: bool = False,
     is_written: bool = False,
-    order: Sequence[str] = (),
 ) -> Chart:
-    """Return a map of cells, of a stronger colour for a larger size, from rows `x, y, value`.
+    """Return a map of the values of a matrix, in a stronger colour for a larger size.
 
-    `x` names the column of a cell and `y` its row; both are in this `order`, or without one in that
-    in which their names first appear. `side` is the width and the height of a cell in pixels,
-    `form` how values are written. With `is_signed` values above and below 0 have different colours;
-    without it no value is below 0. With `is_written` the values are in the cells.
+    `side` is the width and the height of a cell in pixels, `form` how values are written. With
+    `is_signed` values above and below 0 have different colours; without it no value is below 0.
+    With `is_written` the values are in the cells. NaN is a blank.
     """
+    rows = matrix.rename_axis("y").reset_index().melt("y", var_name="x").dropna()
     # Quantiles, so that a few extremes do not leave the other cells without colour.
     size = rows["value"].abs()
-    low = 0.0
-    high = 0.0
-    if len(rows):
-        high = float(size.quantile(0.98))
-        if not is_signed:
-            low = float(size.quantile(0.02))
+    low = 0.0 if is_signed else float(size.quantile(0.02))
     return Chart(
         title=title,
         words=words,
@@ -508,27 +487,24 @@ def cells(
         values={
             "side": side,
             "form": form,
-            "ends": [low, max(high, low + 1e-9)],  # never the same
+            "ends": [low, max(float(size.quantile(0.98)), low + 1e-9)],  # never the same
             "is_signed": is_signed,
             "is_written": is_written,
-            "across": list(order or dict.fromkeys(rows["x"])),
-            "downwards": list(order or dict.fromkeys(rows["y"])),
+            "across": list(matrix.columns),
+            "downwards": list(matrix.index),
         },
     )
 
 
 def months_map(title: str, values: "pd.Series[float]", form: Form) -> Chart:
     """Return a map of the values of months, by names such as 2016-06, with a row for each year."""
-    years = sorted(set(values.index.str[:4]))
-    rows = pd.DataFrame(
-        [
-            {"x": calendar.month_abbr[month], "y": year, "value": values.get(f"{year}-{month:02d}")}
-            for year, month in product(years, range(1, 13))
-        ]
-    ).astype({"value": float})
+    months = pd.PeriodIndex(values.index, freq="M")
+    year_and_month = pd.MultiIndex.from_arrays([months.year.astype(str), months.month])
+    matrix = values.set_axis(year_and_month).unstack().reindex(columns=range(1, 13))
+    matrix = matrix.set_axis(calendar.month_abbr[1:], axis=1)
     words = "; ".join(f"{month} {_written(value, form)}" for month, value in values.items())
     side = (44, 24)  # width and height of a cell, in pixels
-    return cells(title, words, rows, side, form, is_signed=True, is_written=True)
+    return cells(title, words, matrix, side, form, is_signed=True, is_written=True)
 
 
 def histogram(title: str, axis: str, values: "pd.Series[float]", bars: int, form: Form) -> Chart:

@@ -17,14 +17,7 @@ from dtml.markets.definition import LEVELS
 from dtml.pages.backtest import directions_verdict, predictor_charts
 from dtml.pages.charts import Chart, cells, probability_axis, square, stacked
 from dtml.pages.charts import calibration as calibration_charts
-from dtml.pages.figures import (
-    PROTOCOL_WORDS,
-    Row,
-    figure,
-    fmt,
-    percent,
-    records,
-)
+from dtml.pages.figures import PROTOCOL_WORDS, Page, Row, figure, fmt, percent, records
 from dtml.pages.rendering import page, said
 
 SHOWN = 10  # stocks of each end
@@ -61,7 +54,7 @@ def promotion_words(champion: Row) -> str:
     return said("promotion", champion)
 
 
-def ends(ranking: pd.DataFrame) -> list[dict[str, Any]]:
+def ends(ranking: pd.DataFrame) -> list[Row]:
     """Return the rows of the best and the worst stocks of a night, or all of a short list."""
     if len(ranking) <= 2 * SHOWN:
         return records(ranking)
@@ -80,7 +73,7 @@ def night_report(
     coverage: pd.DataFrame,
     attention: Attention,
     calibrations: Mapping[str, Calibration],
-    facts: Mapping[str, Any],
+    facts: Page,
     served: bool = False,
 ) -> str:
     """Render a night as one HTML page. All frames but `directions` may be empty.
@@ -169,7 +162,7 @@ def direction_rows(
     return frame.sort_values(["shown", "symbol"], ascending=[False, True])
 
 
-def _directions(rows: pd.DataFrame, threshold: float | None) -> dict[str, Any]:
+def _directions(rows: pd.DataFrame, threshold: float | None) -> Page:
     """Return the page's values of the directions.
 
     The stocks are in groups by direction, the most certain first (those without one: the most
@@ -212,7 +205,7 @@ def _directions(rows: pd.DataFrame, threshold: float | None) -> dict[str, Any]:
     }
 
 
-def _scores(title: str, scores: pd.DataFrame, rolling: pd.DataFrame) -> dict[str, Any]:
+def _scores(title: str, scores: pd.DataFrame, rolling: pd.DataFrame) -> Page:
     """Return the sentence on the directions so far, a table for each protocol, and the chart.
 
     `scores` and `rolling` are as in `night_report`. The chart's lines show for each session the
@@ -274,21 +267,18 @@ def heat_map(attention: Attention, sectors: "pd.Series[Any]", most: int = MOST) 
     chosen = sectors.reindex(most_looked_at).sort_values(kind="stable").index.tolist()
     if not chosen:
         return None
-    # A frame whose rows look at its columns, then a row for each pair that has a weight.
+    # Rows look at columns.
     weights = pd.DataFrame(attention.weights, attention.symbols, attention.symbols)
     weights = weights.loc[chosen, chosen]
-    rows = weights.rename_axis("y").reset_index().melt("y", var_name="x").dropna()
-    of_others = rows[rows["x"] != rows["y"]]
+    of_others = weights.mask(np.eye(len(chosen), dtype=bool))
     # As many pairs are named as drivers are kept of a stock.
-    strongest = of_others.nlargest(KEPT, "value")[["y", "x", "value"]]
-    listed = "; ".join(
-        f"{y} to {x} {percent(value)}" for y, x, value in strongest.itertuples(index=False)
-    )
+    strongest = of_others.melt(var_name="x", ignore_index=False).nlargest(KEPT, "value")
+    listed = "; ".join(f"{y} to {x} {percent(value)}" for y, x, value in strongest.itertuples())
     words = (
         f"{len(chosen)} stocks; each row gives attention to the columns. The strongest: {listed}."
     )
     side = max(SMALLEST, min(LARGEST, WIDE // len(chosen)))  # of a cell, in pixels
-    return cells("Attention between stocks", words, rows, (side, side), "percent", order=chosen)
+    return cells("Attention between stocks", words, weights, (side, side), "percent")
 
 
 def sector_map(attention: Attention, sectors: "pd.Series[Any]") -> Chart | None:
@@ -309,9 +299,8 @@ def sector_map(attention: Attention, sectors: "pd.Series[Any]") -> Chart | None:
     share = (belongs / sizes).T @ attention.weights @ belongs  # [sectors sectors]
     share_without_preference = sizes / sizes.sum()
     times = pd.DataFrame(share / share_without_preference, index=names, columns=names)
-    rows = times.rename_axis("y").reset_index().melt("y", var_name="x")
     words = (
         f"{len(names)} sectors; 1 is attention without any preference, "
-        f"{figure(rows['value'].max(), 2)} the highest"
+        f"{figure(times.to_numpy().max(), 2)} the highest"
     )
-    return cells("Attention between sectors", words, rows, (66, 26), "ratio", is_written=True)
+    return cells("Attention between sectors", words, times, (66, 26), "ratio", is_written=True)
