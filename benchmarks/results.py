@@ -218,6 +218,32 @@ RESULTS = (
         (dtml("benchmark", "ndx100", *prices("ndx100", "NDX"), *SHORTER),),
     ),
     Result(
+        "ni225",
+        "the published table, NI225",
+        15,
+        (dtml("benchmark", "ni225-paper", *prices("ni225_paper", "N225"), "--markdown"),),
+    ),
+    Result(
+        "ftse100",
+        "the published table, FTSE100",
+        40,
+        (dtml("benchmark", "ftse100-paper", *prices("ftse100", "FTSE"), "--markdown"),),
+    ),
+    Result(
+        "csi300-table",
+        "the published table, CSI300, three seeds",
+        30,
+        (
+            dtml(
+                "benchmark",
+                "csi300-paper",
+                *prices("csi300_asof", "SH000300"),
+                "--seeds=3",
+                "--markdown",
+            ),
+        ),
+    ),
+    Result(
         "kdd17-backtest",
         "a walk through KDD17",
         20,

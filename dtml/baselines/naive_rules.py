@@ -1,10 +1,11 @@
 """The one-line rules that every model is printed beside.
 
-Each rule gives all stocks of a session one direction. On the public data sets the best of these
-rules on the training span does as well as the published models, so a model that does not beat them
-has shown no skill.
+Each of NAIVE_RULES gives all stocks of a session one direction; STOCK_RULES tell half of them from
+the others. On the public data sets the best of these rules on the training span does as well as the
+published models, so a model that does not beat them has shown no skill.
 """
 
+from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any
 
@@ -28,6 +29,12 @@ NAIVE_RULES = {
     ),
 }
 RULE_HISTORY = 20  # sessions of the index, the last one included, that the longest rule reads
+STOCK_RULES = {
+    "day_losers": "the half of the stocks with the lowest return of the session rises",
+    "low_volatility": (
+        "the half of the stocks whose returns of 20 sessions have the lowest deviation rises"
+    ),
+}
 
 
 def naive_directions(index_close: "pd.Series[float]") -> pd.DataFrame:
@@ -53,6 +60,25 @@ def directions_on(days: pd.DatetimeIndex, bars: pd.DataFrame, index_symbol: str)
     bars_of_index = bars[bars["symbol"] == index_symbol]
     index_close = bars_of_index.set_index("session")["close"]
     return naive_directions(index_close).reindex(days)
+
+
+def stock_directions(
+    days: pd.DatetimeIndex, prices: "pd.Series[float]", symbols: Sequence[str]
+) -> dict[str, Float[ndarray, "days stocks"]]:
+    """Predict which of `symbols` rise in the session after each day, by the rules STOCK_RULES.
+
+    `prices` are those from which returns are taken, sorted by symbol and session. 1.0 is a rise,
+    0.0 a fall, NaN where a stock lacks history.
+    """
+    change = prices / prices.groupby(level="symbol").shift() - 1
+    deviation = change.groupby(level="symbol").rolling(RULE_HISTORY).std().droplevel(0)
+    directions = {}
+    for rule, feature in zip(STOCK_RULES, (change, deviation), strict=True):
+        of_day = feature.unstack("symbol").reindex(index=days, columns=list(symbols))
+        median = of_day.median(axis=1)
+        rises = of_day.lt(median, axis=0).astype(float).where(of_day.notna())
+        directions[rule] = rises.to_numpy()
+    return directions
 
 
 def rules_read_from(calendar: AnyCalendar, day: date) -> date:
@@ -91,22 +117,21 @@ def best_at(rules: pd.DataFrame, figure: str) -> "pd.Series[Any] | None":
     return known_rules.iloc[int(figures.argmax())]
 
 
-def choose_rule(directions: pd.DataFrame, movement: Float[ndarray, "days stocks"]) -> str:
-    """Return the rule with the best ACC on the paper's labels; of equals, the first column.
+def choose_rule(
+    directions: Mapping[str, Float[ndarray, "days stocks"]],
+    movement: Float[ndarray, "days stocks"],
+) -> str:
+    """Return the rule with the best ACC on the paper's labels; of equals, the first.
 
-    `directions` has a column a rule, as `naive_directions` returns them, and a row for each day of
-    a training span; `movement` is the return that followed, a ratio minus 1, NaN where it is not
-    known. Pass training days only: a rule chosen on the days it is scored on has seen their
-    outcomes. Days without a direction of every rule are left out.
+    `directions` has those of each rule for the days of a training span: 1.0 for a rise, 0.0 for a
+    fall; `movement` is the return that followed, a ratio minus 1; NaN where one is not known. Pass
+    training days only: a rule chosen on the days it is scored on has seen their outcomes.
+    Stock-days without a direction of every rule are left out.
     """
-    has_directions = directions.notna().all(axis=1).to_numpy()
-    # [days stocks]: 1 for a rise, -1 for a fall, 0 for a stock-day that does not count.
-    labels = np.where(has_directions[:, None], published_labels(movement), 0)
-    rises = (labels == 1).sum(axis=1)
-    falls = (labels == -1).sum(axis=1)
-    correct = {}
-    for rule in directions.columns:
-        # A rule gives all stocks of a day one direction: it is correct for those with this label.
-        correct_by_day = np.where(directions[rule] == 1, rises, falls)
-        correct[rule] = int(correct_by_day.sum())
+    labels = published_labels(movement)  # 1 for a rise, -1 for a fall, 0 for no label
+    counted = (labels != 0) & np.isfinite(list(directions.values())).all(axis=0)
+    correct = {
+        rule: int(((of_rule == 1) == (labels == 1))[counted].sum())
+        for rule, of_rule in directions.items()
+    }
     return max(correct, key=lambda rule: correct[rule])

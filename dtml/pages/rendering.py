@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 import jinja2
 import pandas as pd
 
-from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
+from dtml.baselines.naive_rules import MODEL, NAIVE_RULES, STOCK_RULES
 from dtml.evaluation.metrics import MINIMUM_DAYS
 from dtml.pages.charts import PALETTE, TEMPLATES, script
 from dtml.pages.figures import FILTERS, NO_INTERVAL, PROTOCOL_WORDS
@@ -49,6 +49,7 @@ def environment(folder: Path | None = None, *, autoescape: bool = True) -> jinja
         "script": script,
         "model": MODEL,
         "rules": NAIVE_RULES,
+        "stock_rules": STOCK_RULES,
         "protocols": PROTOCOL_WORDS,
         "no_interval": NO_INTERVAL,
     }

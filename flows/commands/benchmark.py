@@ -44,7 +44,16 @@ UNUSED_BY_PUBLISHED = ("--members", "--with", "--leg")
 def benchmark(
     request: RunRequest,
     market: Annotated[
-        Literal["acl18", "kdd17", "ndx100", "ranking", "csi300"],
+        Literal[
+            "acl18",
+            "kdd17",
+            "ndx100",
+            "csi300-paper",
+            "ni225-paper",
+            "ftse100-paper",
+            "ranking",
+            "csi300",
+        ],
         typer.Argument(
             help="A data set of the published table, `ranking` to compare rankings of stocks, or "
             "`csi300` for Qlib's table."

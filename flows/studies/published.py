@@ -28,7 +28,7 @@ from db.read import read, read_row
 from db.rows import backtests, predictions, prices
 from db.save import save
 from dtml.baselines.classifiers import Kind, fit_classifier
-from dtml.baselines.naive_rules import choose_rule, directions_on
+from dtml.baselines.naive_rules import choose_rule, directions_on, stock_directions
 from dtml.checkpoints import Ensemble, save_ensemble
 from dtml.errors import DtmlError
 from dtml.evaluation.calibration import count_bins, curve_with_intervals
@@ -37,7 +37,7 @@ from dtml.evaluation.survivorship import survivorship_of
 from dtml.inference import choose_device, member_probabilities
 from dtml.machine import computed_by, torch_build
 from dtml.pages.benchmark import benchmark_page
-from dtml.prices.returns import returns_between
+from dtml.prices.returns import adjusted_price, returns_between
 from dtml.published import PublishedSet, Recipe, grid
 from dtml.training import (
     EpochReport,
@@ -261,9 +261,19 @@ class PublishedExperiment(Study[Benchmark]):
         """Return the settings by which the market's bars become windows of this length."""
         return replace(self.context.experiment.windows, window=window)
 
-    def rule_directions(self, bars: pd.DataFrame, windows: Windows) -> pd.DataFrame:
-        """Return the direction that each naive rule predicts for each day of these windows."""
-        return directions_on(windows.as_of, bars, self.context.market.index.symbol)
+    def rule_directions(
+        self, bars: pd.DataFrame, windows: Windows
+    ) -> dict[str, Float[ndarray, "days stocks"]]:
+        """Return the directions of the naive rules for the stock-days of these windows."""
+        market = self.context.market
+        of_days = directions_on(windows.as_of, bars, market.index.symbol)
+        priced = bars.assign(price=adjusted_price(bars, market.returns))
+        prices = priced.set_index(["symbol", "session"])["price"].sort_index()
+        shape = windows.movement.shape
+        return {
+            str(rule): np.broadcast_to(of_day.to_numpy()[:, None], shape)
+            for rule, of_day in of_days.items()
+        } | stock_directions(windows.as_of, prices, windows.symbols)
 
     def members(self, window: int | None = None) -> dict[tuple[str, Recipe, int], Member]:
         """Return the networks to train, by the model's name, the configuration and the seed.
@@ -486,11 +496,8 @@ def _score_and_store(
         )
         for name, each in trials.items()
     ]
-    for rule, of_day in experiment.rule_directions(bars, days).items():
-        # A rule is one member that says the same of every stock: [1 member, days, stocks].
-        directions = of_day.to_numpy(dtype=float)[None, :, None]
-        directions = np.broadcast_to(directions, (1, *movement.shape))
-        predictors.append(Predictor(str(rule), directions, is_rule=True))
+    for rule, directions in experiment.rule_directions(bars, days).items():
+        predictors.append(Predictor(rule, directions[None], is_rule=True))  # one member
     scores = scoreboard(predictors, movement=movement, target=days.target)
     published = [_published_figures(experiment, row) for row in scores.to_dict("records")]
     scores = scores.join(pd.DataFrame(published))  # a row for each score, in the same order

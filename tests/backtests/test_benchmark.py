@@ -17,6 +17,7 @@ from db.admin.copying import table_counts
 from db.engine import reading
 from db.rows import predictions, runs
 from db.rows import prices as stored_prices
+from dtml.baselines.naive_rules import NAIVE_RULES, STOCK_RULES
 from dtml.baselines.recurrent import RecurrentConfig
 from dtml.baselines.stocknet import StockNetConfig
 from dtml.errors import DtmlError, UsageError
@@ -140,9 +141,8 @@ def test_a_benchmark_is_stored_with_its_runs_predictions_and_scores(
         "stocknet",
         "logistic_regression",
         "gradient_boosting",
-        "always_up",
-        "index_reversal",
-        "index_below_mean20",
+        *NAIVE_RULES,
+        *STOCK_RULES,
     }
     assert scores.loc[("published", "dtml"), "published_acc"] == 0.5744
     assert np.isnan(scores.loc[("all", "dtml"), "published_acc"])

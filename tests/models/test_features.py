@@ -86,6 +86,30 @@ def test_features_and_labels_equal_the_reference_oracle(
     assert (label == reference["label"].to_numpy()[~missing]).all()
 
 
+@pytest.mark.slow
+@needs_shared
+def test_features_and_labels_of_ni225_equal_those_of_its_authors() -> None:
+    """Theirs begin with a history that the public prices lack: 30 sessions are not compared."""
+    prices = pd.read_parquet(SHARED / "prices/ni225_paper.parquet").rename(
+        columns={"date": "session"}
+    )
+    prices["symbol"] = prices["symbol"].astype(str)
+    reference = pd.read_parquet(SHARED / "reference/ni225_ourpped.parquet").astype({"symbol": str})
+    symbols = sorted(prices["symbol"].unique())
+    reference = reference[reference["symbol"].isin(symbols)]  # not the index
+    sessions = pd.DatetimeIndex(sorted(prices["session"].unique()))
+    day = sessions.get_indexer(reference["date"])
+    ours = features(panel_of(prices, symbols), z_close="raw")
+    ours = ours[day, pd.Index(symbols).get_indexer(reference["symbol"])]
+    is_late = day >= HISTORY - 1
+    assert is_late.sum() == 51 * (856 - HISTORY + 1)
+    expected = reference[[f"f{number}" for number in range(1, 12)]].to_numpy(float)
+    assert np.abs(ours - expected)[is_late].max() < 1e-5
+    change = ours[is_late, FEATURES.index("z_adj_close")]
+    label = np.select([change >= 0.55, change <= -0.5], [1, -1], default=0)
+    assert (label == reference["label"].to_numpy()[is_late]).all()
+
+
 def test_changing_any_price_after_as_of_changes_no_input() -> None:
     bars = made_bars()
     before = build(bars)

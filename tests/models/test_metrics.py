@@ -8,7 +8,14 @@ import pytest
 from sklearn.metrics import accuracy_score, matthews_corrcoef
 
 from benchmarks.interval_coverage import MIXED, ONE_WAY_LONG, WORLDS, autoregressive, coverages
-from dtml.baselines.naive_rules import NAIVE_RULES, choose_rule, directions_on, naive_directions
+from dtml.baselines.naive_rules import (
+    NAIVE_RULES,
+    STOCK_RULES,
+    choose_rule,
+    directions_on,
+    naive_directions,
+    stock_directions,
+)
 from dtml.evaluation.bootstrap import (
     dependence,
     difference,
@@ -303,18 +310,39 @@ def test_a_day_without_a_bar_of_the_index_has_no_call() -> None:
     assert found.iloc[1].isna().all()
 
 
-def test_the_rule_is_chosen_on_the_papers_labels_of_the_days_that_all_rules_call() -> None:
-    directions = pd.DataFrame(
-        {"up": [1.0, 1, 1, 1, 1], "down": [0.0, 0, 0, 0, 0], "late": [np.nan, 1, 0, 1, 0]}
+def test_half_of_the_stocks_rise_by_a_rule_of_stocks() -> None:
+    """The losers of the session, and those that moved least over twenty."""
+    sessions = pd.bdate_range("2022-03-01", periods=25, name="session")
+    moves = 0.01 * np.array([1, 2, 3, 4]) * np.where(np.arange(25) % 2, 1, -1)[:, None]
+    prices = pd.DataFrame(
+        np.cumprod(1 + moves, axis=0), sessions, pd.Index([*"ABCD"], name="symbol")
     )
+    prices.iloc[10, 3] = np.nan  # D has no bar: its return spans two sessions
+    long = prices.stack().dropna().swaplevel().sort_index()
+    days = sessions[[23, 24, 10]]
+    found = stock_directions(days, long, ("C", "A", "B", "D"))
+    assert list(found) == list(STOCK_RULES)
+    assert found["day_losers"][0].tolist() == [0, 1, 1, 0]  # all rose, A and B least
+    assert found["day_losers"][1].tolist() == [1, 0, 0, 1]  # all fell, C and D most
+    assert found["low_volatility"][0].tolist() == [0, 1, 1, 0]
+    assert np.isnan(found["low_volatility"][2]).all()  # fewer than twenty returns
+    assert np.isnan(found["day_losers"][2]).tolist() == [False, False, False, True]
+    cut = stock_directions(days[:1], long[long.index.get_level_values(1) <= days[0]], ("C", "A"))
+    assert cut["low_volatility"][0].tolist() == [0, 1]
+
+
+def test_the_rule_is_chosen_on_the_papers_labels_where_all_rules_have_a_direction() -> None:
     change = np.array([[0.02] * 7, [0.01] * 7, [-0.02] * 7, [0.004] * 7, [-0.004] * 7])
-    assert choose_rule(directions, change) == "late"
-    assert choose_rule(directions[["up", "down"]], change) == "up"
+    up = np.ones_like(change)
+    down = np.zeros_like(change)
+    late = np.array([[np.nan], [1], [0], [1], [0]]) * up
+    assert choose_rule({"up": up, "down": down, "late": late}, change) == "late"
+    assert choose_rule({"up": up, "down": down}, change) == "up"
     # a tie goes to the first
-    assert choose_rule(directions[["down", "up"]].iloc[1:], change[1:]) == "down"
+    assert choose_rule({"down": down[1:], "up": up[1:]}, change[1:]) == "down"
     change[3:] *= 2  # now these returns have labels
     change[4, :3] = np.nan
-    assert choose_rule(directions[["down", "up"]].iloc[3:], change[3:]) == "up"
+    assert choose_rule({"down": down[3:], "up": up[3:]}, change[3:]) == "up"
 
 
 def test_only_days_that_count_make_an_interval() -> None:

@@ -41,6 +41,9 @@ COUNTS = {
     "ni225": 225,
     "ftse100": 100,
     "csi300": 300,
+    "csi300-paper": 217,
+    "ni225-paper": 51,
+    "ftse100-paper": 92,
 }
 
 
