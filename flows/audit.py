@@ -6,10 +6,10 @@ much it used.
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import UTC, date, datetime
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import NamedTuple
 from unittest.mock import patch
 
 import numpy as np
@@ -59,66 +59,57 @@ def audit_market(
     history = past_of(market, bars)
     # Trainings use this part. Stored models and the user's code get the history of all stocks.
     part = history.cut(stocks=STOCKS, sessions=SESSIONS, seed=SEED)
+    found: dict[str, Sequence[Finding]] = {}
     tell("the pipeline: windows, spans, training, predictions")
-    findings = look_ahead.audit(Pipeline(context.experiment), part)
-    rows = _finding_rows("pipeline", findings)
+    found["pipeline"] = look_ahead.audit(Pipeline(context.experiment), part)
     if not market.is_snapshot:  # a list without dates says nothing of the past
         tell("the list of constituents")
-        rows += _finding_rows(
-            "list", [audit_list(market, earlier_lists(context), pd.Timestamp(as_of))]
-        )
+        found["list"] = [audit_list(market, earlier_lists(context), pd.Timestamp(as_of))]
     tell("nights from a store")
-    rows += _finding_rows("nights", [stored_nights(context, part, findings[0].at, SEED)])
+    found["nights"] = [stored_nights(context, part, found["pipeline"][0].at)]
     with reading(context.engine) as conn:
         run = latest_trained(conn, "run", context.name, on_or_before=as_of)
         ranker = latest_trained(conn, "ranker", context.name, on_or_before=as_of)
     if run is not None:
         model = load_model(context, as_of)
         tell(f"the model {model.run_id}")
-        rows += _finding_rows(model.run_id, look_ahead.audit_model(model.ensemble, history))
+        found[model.run_id] = look_ahead.audit_model(model.ensemble, history)
     tell("the ranking of the stocks")
     largest_return = context.experiment.windows.largest_return
     path = RankingPath(RankersConfig(market.leg, boosting=SMALL), largest_return, market.features)
-    rows += _finding_rows("ranking", audit_ranking(path, part))
+    found["ranking"] = audit_ranking(path, part)
     if ranker is not None:
         stored = load_trained(context, ranker).rankers
         # The checks ask a path to train: this one answers with the stored rankers.
         path_of_stored = replace(path, fit=lambda *_: stored)
-        rows += _finding_rows(ranker["id"], audit_ranking(path_of_stored, history, trains=False))
-    return pd.DataFrame(rows, columns=["audited", "check", "at", "passed", "detail"])
+        found[ranker["id"]] = audit_ranking(path_of_stored, history, trains=False)
+    return pd.DataFrame(
+        [{"audited": name, **asdict(each)} for name, findings in found.items() for each in findings]
+    )
 
 
 def earlier_lists(context: MarketContext) -> list[EarlierList]:
     """Return the dated lists of constituents that the market's trainings have recorded."""
-    lists: list[EarlierList] = []
     with reading(context.engine) as conn:
-        for run_id in read(conn, "run", columns="id", market=context.name, order="created_at")[
-            "id"
-        ]:
-            run = runs.run(conn, str(run_id))
-            # Benchmarks record no list, and lists without dates say nothing of single days.
-            if run["universe"] is None or "as_of" not in run["universe"]:
-                continue
+        ids = read(conn, "run", columns="id", market=context.name, order="created_at")["id"]
+        trainings = [runs.run(conn, run_id) for run_id in ids]
+    lists: list[EarlierList] = []
+    for run in trainings:
+        # Benchmarks record no list, and lists without dates say nothing of single days.
+        if run["universe"] is not None and "as_of" in run["universe"]:
             list_date = date.fromisoformat(run["universe"]["as_of"])
-            market = market_then(context.market, run)
             # The list was known when the training was made, and was true up to its own date.
             last_known_and_true = min(list_date, run["created_at"].date())
+            market = market_then(context.market, run)
             lists.append(EarlierList(market, day=last_known_and_true))
     return lists
 
 
-def _finding_rows(audited: str, findings: Sequence[Finding]) -> list[dict[str, Any]]:
-    """Return findings as rows of `audit_market`; `audited` says what they are about."""
-    return [{"audited": audited, **asdict(finding)} for finding in findings]
+class _Predicted(NamedTuple):
+    """What nights on a store predicted, by the model of `run_id`.
 
-
-@dataclass(frozen=True)
-class _Predicted:
-    """Hold what nights on a store predicted.
-
-    `run_id` is the model that served them. `nights` are the predictions of nights run one by one,
-    `fold` those of the same nights run as a backtest's fold. `refused` has the reason of each night
-    that the fold refused.
+    `nights` are the predictions of nights run one by one, `fold` those of the same nights run as a
+    backtest's fold. `refused` has the reason of each night that the fold refused.
     """
 
     run_id: str
@@ -132,7 +123,7 @@ class _Predicted:
         return {"predictions of a fold": self.fold, "predictions of single nights": self.nights}
 
 
-def stored_nights(context: MarketContext, history: History, at: pd.Timestamp, seed: int) -> Finding:
+def stored_nights(context: MarketContext, history: History, at: pd.Timestamp) -> Finding:
     """Check that no later data in a store changes a training as of `at` or a night up to it.
 
     Later data are other bars after `at`, a second fetch that restates every bar, and a model
@@ -142,10 +133,10 @@ def stored_nights(context: MarketContext, history: History, at: pd.Timestamp, se
     the single nights or the fold have no prediction.
     """
     # The bars after `at` change; with the original market, the memberships of the stocks stay.
-    scrambled = replace(history.scrambled_after(at, seed), market=history.market)
+    scrambled = replace(history.scrambled_after(at, SEED), market=history.market)
     without_later = _predictions_of_nights(context, history, at)
     # A fetch that restates the prices of every bar by about 2 %.
-    noise = np.random.default_rng(seed).standard_normal((len(scrambled.bars), 1))
+    noise = np.random.default_rng(SEED).standard_normal((len(scrambled.bars), 1))
     restated = scrambled.bars.copy()
     restated[pipeline.ADJUSTED_TOO] *= np.exp(0.02 * noise)
     with_later = _predictions_of_nights(context, scrambled, at, restated=restated)

@@ -96,7 +96,7 @@ def test_nights_are_the_same_whatever_the_store_holds_of_later_sessions(
     context: MarketContext, history: History, normalisation: str, tmp_path: Path
 ) -> None:
     experiment = vary(context.experiment, {"normalisation": normalisation})
-    found = stored_nights(replace(context, experiment=experiment), history, AT, seed=0)
+    found = stored_nights(replace(context, experiment=experiment), history, AT)
     assert found.passed, found.detail
     assert (found.check, found.at) == ("stored_nights", AT)
     assert re.match(r"27 .*nights.* 27 .*fold", found.detail)
@@ -135,7 +135,7 @@ def test_a_read_past_the_day_of_a_night_is_caught(
     detail: str,
 ) -> None:
     monkeypatch.setattr(owner, name, leaky)
-    found = stored_nights(context, history, AT, seed=0)
+    found = stored_nights(context, history, AT)
     assert not found.passed
     assert re.search(detail, found.detail)
 
@@ -188,7 +188,7 @@ def test_a_read_that_ignores_when_bars_were_known_is_caught(
     detail: str,
 ) -> None:
     monkeypatch.setattr(owner, name, leaky)
-    found = stored_nights(context, history, AT, seed=0)
+    found = stored_nights(context, history, AT)
     assert not found.passed
     assert re.search(detail, found.detail)
 
@@ -201,7 +201,7 @@ def test_a_later_model_that_serves_an_earlier_night_is_caught(
         return latest_trained(conn, relation, market)
 
     monkeypatch.setattr(train_module, "latest_trained", newest)
-    found = stored_nights(context, history, AT, seed=0)
+    found = stored_nights(context, history, AT)
     assert not found.passed
     assert "later model" in found.detail
 
@@ -215,7 +215,7 @@ def test_nights_that_are_all_refused_are_no_evidence(
     )
     strict = replace(context.market, checks=replace(context.market.checks, max_missing=0.0))
     halting = replace(history, bars=history.bars[~halted], market=strict)
-    found = stored_nights(replace(context, market=strict), halting, AT, seed=0)
+    found = stored_nights(replace(context, market=strict), halting, AT)
     assert not found.passed
     assert re.search("no night.*: 1 of 9 .*2024-03-01", found.detail)
 
@@ -242,7 +242,7 @@ def test_a_night_that_takes_its_last_prices_from_tomorrow_is_caught(
         return bars[bars["session"] <= pd.Timestamp(last)], watermark
 
     monkeypatch.setattr(Tonight, "known", known_by(leaky))
-    found = stored_nights(context, history, AT, seed=0)
+    found = stored_nights(context, history, AT)
     assert not found.passed
     assert re.search(r"single nights.*\(9 of 27, ", found.detail)  # those of the last night
 
@@ -258,7 +258,7 @@ def test_a_fold_that_takes_prices_from_tomorrow_is_caught(
         return bars[bars["session"] <= pd.Timestamp(as_of)]
 
     monkeypatch.setattr(Nights, "bars_of", leaky)
-    found = stored_nights(context, history, AT, seed=0)
+    found = stored_nights(context, history, AT)
     assert not found.passed
     assert re.search(r"fold.*\(9 of 27, ", found.detail)
 
