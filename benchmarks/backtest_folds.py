@@ -7,6 +7,7 @@ the shared data.
 import os
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
 
@@ -16,7 +17,7 @@ from dtml.prices.sessions import sessions_up_to
 from flows.markets.opened import RunRequest
 from flows.nightly.context import open_context
 from flows.nightly.fetch import fetch_bars
-from flows.studies.backtest import Plan, one_by_one, open_backtest
+from flows.studies.backtest import FoldRun, Job, Plan, one_by_one, open_backtest
 from flows.studies.study import run_study
 from translation.environment import prepare_torch
 
@@ -69,12 +70,17 @@ def _timed(run_request: RunRequest, folds: int) -> tuple[float, float]:
     """
     own_request = replace(run_request, overrides={**OVERRIDES, "patience": 100 + folds})
     backtest = open_backtest(own_request, Plan(_first(folds), LAST, EVERY))
+    training_seconds = []
+
+    def timed(jobs: Sequence[Job]) -> list[FoldRun]:
+        start = time.perf_counter()
+        fold_runs = list(one_by_one(jobs))
+        training_seconds.append(time.perf_counter() - start)
+        return fold_runs
+
     start = time.perf_counter()
-    for _ in one_by_one(backtest.jobs):
-        pass
-    training_seconds = time.perf_counter() - start
-    run_study(backtest)
-    return time.perf_counter() - start, training_seconds
+    run_study(replace(backtest, runner=timed))
+    return time.perf_counter() - start, training_seconds[0]
 
 
 if __name__ == "__main__":

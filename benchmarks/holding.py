@@ -11,14 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from dtml.backtest.portfolio import follow_on
+from dtml.backtest.portfolio import KeptDays, PerDay, Stocks, Weights, follow_on
 from dtml.backtest.quotes import Quotes
 from dtml.backtest.turnover import (
     RANKED_PER_TARGET,
-    Days,
-    Kept,
-    Stocks,
-    Weights,
     aim,
     mean_of_last,
     strategy_of,
@@ -61,7 +57,7 @@ class Stagger:
 
 
 def staggered_track(
-    scores: Days, as_of: pd.DatetimeIndex, quotes: Quotes, trading: Trading, stagger: Stagger
+    scores: PerDay, as_of: pd.DatetimeIndex, quotes: Quotes, trading: Trading, stagger: Stagger
 ) -> pd.DataFrame:
     """Return what a portfolio of staggered parts earned, in the columns of `follow_on`'s track.
 
@@ -99,7 +95,7 @@ def staggered_track(
 
 
 def two_rank_track(
-    buy: Days, hold: Days, as_of: pd.DatetimeIndex, quotes: Quotes, trading: Trading
+    buy: PerDay, hold: PerDay, as_of: pd.DatetimeIndex, quotes: Quotes, trading: Trading
 ) -> pd.DataFrame:
     """Return what a portfolio of `two_rank_targets` earned, in the columns of `follow_on`'s track.
 
@@ -109,7 +105,7 @@ def two_rank_track(
     return follow_on(weights, as_of, quotes, strategy_of(trading), kept=is_kept).track
 
 
-def two_rank_targets(buy: Days, hold: Days, trading: Trading) -> tuple[Days, Kept]:
+def two_rank_targets(buy: PerDay, hold: PerDay, trading: Trading) -> tuple[PerDay, KeptDays]:
     """Return the holdings of a portfolio that buys by one ranking and holds by another.
 
     A stock that was a target on the ranked day before remains one while its place in `hold` is at

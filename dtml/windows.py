@@ -224,22 +224,6 @@ def _no_window(
     )
 
 
-def days_with_history(
-    bars: pd.DataFrame,
-    *,
-    sessions: pd.DatetimeIndex,
-    symbols: tuple[str, ...],
-    index_symbol: str,
-    config: WindowConfig,
-) -> pd.DatetimeIndex:
-    """Return the days with as many sessions up to them as a whole window needs.
-
-    The arguments are those of `build_windows`, whose days are these or fewer, as bars have gaps.
-    """
-    grid = _grid(_counted_bars(bars, index_symbol), sessions, symbols, index_symbol)
-    return grid[config.history - 1 :]
-
-
 def _counted_bars(bars: pd.DataFrame, index_symbol: str) -> pd.DataFrame:
     """Return the bars of the index, and those of stocks that somebody traded."""
     return bars[traded(bars) | (bars["symbol"] == index_symbol)]

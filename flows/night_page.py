@@ -182,6 +182,6 @@ def calibrations(conn: Connection, market: str) -> Mapping[str, Calibration]:
     """Return the slope and the intercept of each run that has been calibrated, by its id."""
     fitted = read(conn, "run", columns="id, slope, intercept", market=market).dropna()
     return {
-        run_id: Calibration(float(slope), float(intercept), thresholds={}, days=0, directions=0)
+        run_id: Calibration(float(slope), float(intercept))
         for run_id, slope, intercept in fitted.itertuples(index=False)
     }

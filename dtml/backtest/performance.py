@@ -13,7 +13,8 @@ from jaxtyping import Float
 from numpy import ndarray
 
 from dtml.evaluation.bootstrap import difference
-from dtml.evaluation.metrics import RESAMPLES, Estimate, estimate
+from dtml.evaluation.metrics import RESAMPLES, UNKNOWN, Estimate, estimate
+from dtml.evaluation.ranking import Daily
 from dtml.markets.definition import BASIS_POINT, YEAR
 
 
@@ -70,11 +71,12 @@ def performance(
     """
     net = track["net"].to_numpy(dtype=float)
     ratio = sharpe(net, resamples=resamples, year=year)
-    gain = Estimate(np.nan, np.nan, np.nan)
+    gain = UNKNOWN
     if index is not None:
         # `merge` calls the returns of the track net_x, and those of the index net_y.
         paired = track[["session", "net"]].merge(index[["session", "net"]], on="session")
-        gain = _gain(paired[["net_x", "net_y"]].to_numpy(), resamples, year)
+        own, of_index = paired[["net_x", "net_y"]].to_numpy().T
+        gain = sharpe(own, of_index, resamples=resamples, year=year)
     turnover = float(track["turnover"].mean())
     before_trading_costs = float((track["gross"] - track["borrow"]).mean())
     return Performance(
@@ -93,12 +95,12 @@ def performance(
     )
 
 
-def equity(net: Float[ndarray, " days"]) -> Float[ndarray, " days"]:
+def equity(net: Daily) -> Daily:
     """Return the value of an initial 1 at the end of each day."""
     return np.cumprod(1 + net)
 
 
-def drawdown(net: Float[ndarray, " days"]) -> Float[ndarray, " days"]:
+def drawdown(net: Daily) -> Daily:
     """Return how far equity is below its highest value so far, 0 or less.
 
     The initial value of 1 counts.
@@ -108,7 +110,7 @@ def drawdown(net: Float[ndarray, " days"]) -> Float[ndarray, " days"]:
     return value / highest - 1
 
 
-def session_sharpe(net: Float[ndarray, " days"]) -> float:
+def session_sharpe(net: Daily) -> float:
     """Return the mean return over its standard deviation (ddof 1), not annualised.
 
     NaN if the returns do not vary.
@@ -119,36 +121,26 @@ def session_sharpe(net: Float[ndarray, " days"]) -> float:
 
 
 def sharpe(
-    net: Float[ndarray, " days"], *, resamples: int = RESAMPLES, year: int = YEAR
+    net: Daily, other: Daily | None = None, *, resamples: int = RESAMPLES, year: int = YEAR
 ) -> Estimate:
-    """Return the Sharpe ratio per year, with the ends of its interval from resampled days.
+    """Return the Sharpe ratio per year, or how far it exceeds that of `other` on the same days.
 
-    NaN for returns that do not vary.
+    The ends of the interval are from resampled days. NaN where any returns do not vary.
     """
-    if np.isnan(session_sharpe(net)):
-        return Estimate(np.nan, np.nan, np.nan)
-    found = estimate(_summands(net), _sharpe_of_totals, resamples=resamples)
-    return _a_year(session_sharpe(net), found, year)
-
-
-def _gain(net: Float[ndarray, "days 2"], resamples: int, year: int) -> Estimate:
-    """Return the ratio of the first returns less that of the second; NaN if either do not vary."""
-    value = session_sharpe(net[:, 0]) - session_sharpe(net[:, 1])
+    tracks = [net] if other is None else [net, other]
+    ratios = [session_sharpe(each) for each in tracks]
+    value = ratios[0] if other is None else ratios[0] - ratios[1]
     if np.isnan(value):
-        return Estimate(np.nan, np.nan, np.nan)
-    # The summands of the first and then those of the second, as `difference` takes them.
-    paired = np.concatenate([_summands(each) for each in net.T], axis=-1)
-    return _a_year(
-        value, estimate(paired, difference(_sharpe_of_totals), resamples=resamples), year
-    )
-
-
-def _a_year(value: float, found: Estimate, year: int) -> Estimate:
-    """Return the value, which totals keep with seven digits alone, and the ends found, a year."""
+        return UNKNOWN
+    # Those of the first and then those of the second, as `difference` takes them.
+    summands = np.concatenate([_summands(each) for each in tracks], axis=-1)
+    statistic = _sharpe_of_totals if other is None else difference(_sharpe_of_totals)
+    found = estimate(summands, statistic, resamples=resamples)
+    # Not the value found, because totals keep only seven digits.
     return Estimate(*(float(each * np.sqrt(year)) for each in (value, found.low, found.high)))
 
 
-def _summands(net: Float[ndarray, " days"]) -> Float[ndarray, "days 3"]:
+def _summands(net: Daily) -> Float[ndarray, "days 3"]:
     """Return what each day adds to the number of days, the returns and their squares.
 
     Returns are divided by their range, because resampled totals keep only seven digits. A Sharpe
@@ -158,7 +150,7 @@ def _summands(net: Float[ndarray, " days"]) -> Float[ndarray, "days 3"]:
     return np.stack([np.ones_like(unit), unit, unit**2], axis=-1)
 
 
-def deflated_sharpe(net: Float[ndarray, " days"], trials: Sequence[float]) -> float:
+def deflated_sharpe(net: Daily, trials: Sequence[float]) -> float:
     """Return the probability that the true Sharpe ratio exceeds the best to expect by chance.
 
     Bailey & Lopez de Prado, "The Deflated Sharpe Ratio" (2014), eq. 2: the ratio is compared with

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from numpy import ndarray
 
 from dtml.backtest.quotes import Fill, PerSession, Quotes
-from dtml.errors import DtmlError, UsageError
+from dtml.errors import DtmlError
 from dtml.markets.definition import FREE, STANDARD, Costs
 from dtml.ranking.panel import places
 
@@ -46,14 +46,6 @@ class Strategy:
     top: int = 10
     max_weight: float = 0.1
     costs: Costs = STANDARD
-
-    def __post_init__(self) -> None:
-        if self.top < 1:
-            raise UsageError(f"top must be 1 stock or more, got {self.top}")
-        if not 0 < self.max_weight <= 1:
-            raise UsageError(
-                f"max_weight (--max-weight) must be above 0 and at most 1, got {self.max_weight}"
-            )
 
     @property
     def name(self) -> str:
@@ -229,21 +221,17 @@ def follow_on(
     return Followed(track[: max(0, last_priced - first)], holdings)
 
 
-def index_track(index: Quotes, as_of: pd.DatetimeIndex, fill: Fill) -> pd.DataFrame:
-    """Return what holding the index earned, in the columns of `follow`, without costs.
-
-    `index` quotes one symbol.
-    """
-    everything = np.ones((len(as_of), 1))
-    return follow(everything, as_of, index, Strategy("long", fill, costs=FREE))
-
-
 def equal_weight_track(
-    probability: PerDay, as_of: pd.DatetimeIndex, quotes: Quotes, fill: Fill
+    scores: PerDay, as_of: pd.DatetimeIndex, quotes: Quotes, fill: Fill
 ) -> pd.DataFrame:
-    """Return what equal parts of each day's predicted stocks earned, as `follow` without costs."""
-    everything = Strategy("long", fill, top=probability.shape[1], max_weight=1.0, costs=FREE)
-    return follow(positions(probability, everything), as_of, quotes, everything)
+    """Return what equal parts of the stocks with a score earned, as `follow` without costs."""
+    everything = Strategy("long", fill, top=scores.shape[1], max_weight=1.0, costs=FREE)
+    return follow(positions(scores, everything), as_of, quotes, everything)
+
+
+def index_track(index: Quotes, as_of: pd.DatetimeIndex, fill: Fill) -> pd.DataFrame:
+    """Return what holding the index, the only symbol quoted, earned, as `follow` without costs."""
+    return equal_weight_track(np.ones((len(as_of), 1)), as_of, index, fill)
 
 
 def _returns_to_next_fill(mark: PerSession, exit_: PerSession) -> PerSession:

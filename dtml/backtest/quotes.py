@@ -15,7 +15,6 @@ Fill = Literal["next_open", "close"]
 
 PerSession = Float[ndarray, "sessions stocks"]
 Flags = Bool[ndarray, "sessions stocks"]
-Rows = Float[ndarray, " rows"]
 
 ROUNDING = 0.005  # a price limit is rounded to a tick, which is up to this share of the price
 
@@ -25,17 +24,17 @@ class Quotes:
     """Adjusted prices on all sessions of the exchange; NaN where a stock cannot be traded.
 
     `moved` says whether an unexplained move lies between a session's prices and those before, so
-    that they cannot be compared. None: no such move. `limit` is 1 where a stock opens at its
-    upper price limit and cannot be bought, -1 where it opens at its lower one and cannot be sold,
-    else 0. None: no limits. `year` is the number of sessions that the exchange has in a year.
+    that they cannot be compared. `limit` is 1 where a stock opens at its upper price limit and
+    cannot be bought, -1 where it opens at its lower one and cannot be sold, else 0. `year` is the
+    number of sessions that the exchange has in a year.
     """
 
     sessions: pd.DatetimeIndex
     open: PerSession
     close: PerSession
     symbols: tuple[str, ...]
-    moved: Flags | None = None
-    limit: PerSession | None = None
+    moved: Flags | bool = False
+    limit: PerSession | float = 0.0
     year: int = YEAR
 
     @classmethod
@@ -77,9 +76,9 @@ class Quotes:
         # prices have not been adjusted for them.
         so_far = np.where(np.isfinite(split), split, 1.0).cumprod(axis=0)
         since_price = so_far / _last_before(np.where(np.isfinite(unsplit_close), so_far, np.nan))
-        change = unsplit_close / _last_before(unsplit_close)
-        is_large = np.abs(change - 1) > max_return
-        is_explained = np.abs(change * since_price - 1) <= max_return
+        multiple = unsplit_close / _last_before(unsplit_close)
+        is_large = np.abs(multiple - 1) > max_return
+        is_explained = np.abs(multiple * since_price - 1) <= max_return
         factor = np.where(is_large & is_explained, since_price, 1.0).cumprod(axis=0)
         opened = on_grid(adjusted, "open", sessions, symbols) * factor
         closed = unsplit_close * factor
@@ -97,9 +96,11 @@ class Quotes:
         is_open_leap = np.abs(opened / _last_before(closed) - 1) > max_return
         opened[is_open_leap & ~moved] = np.nan
 
-        limit = None
+        limit: PerSession | float = 0.0
         if price_limit is not None:
-            limit = _at_limit(opened, closed, rate_on(price_limit, sessions))
+            change = opened / _last_before(closed) - 1
+            is_at_limit = np.abs(change) >= rate_on(price_limit, sessions)[:, None] - ROUNDING
+            limit = np.where(is_at_limit, np.sign(change), 0.0)
         return cls(
             sessions=sessions,
             open=opened,
@@ -129,16 +130,12 @@ class Quotes:
 
     @property
     def breaks(self) -> Flags:
-        """Return `moved`, all false where there is none."""
-        if self.moved is None:
-            return np.zeros(self.open.shape, dtype=bool)
-        return self.moved
+        """Return `moved` of every session and stock."""
+        return np.broadcast_to(self.moved, self.open.shape)
 
     def limits(self, fill: Fill) -> PerSession:
-        """Return `limit` where positions are opened at the open; 0 where there is none."""
-        if self.limit is None or fill == "close":
-            return np.zeros(self.open.shape)
-        return self.limit
+        """Return `limit` of every session and stock; 0 where positions are opened at the close."""
+        return np.broadcast_to(0.0 if fill == "close" else self.limit, self.open.shape)
 
     @property
     def _known(self) -> PerSession:
@@ -157,10 +154,3 @@ def _first_after(marked: Flags, price: PerSession) -> Flags:
     marked_so_far = marked.cumsum(axis=0)
     marked_by_last_price = _last_before(np.where(priced, marked_so_far, np.nan))
     return np.asarray((marked_so_far > marked_by_last_price) & priced)
-
-
-def _at_limit(opened: PerSession, closed: PerSession, limit: Rows) -> PerSession:
-    """Return 1 where an open is at the upper limit from the last close, -1 at the lower, else 0."""
-    change = opened / _last_before(closed) - 1
-    reached = np.abs(change) >= limit[:, None] - ROUNDING
-    return np.where(reached, np.sign(change), 0.0)

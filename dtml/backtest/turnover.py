@@ -14,19 +14,20 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float
-from numpy import ndarray
 
 from dtml.backtest.performance import performance, session_sharpe
-from dtml.backtest.portfolio import Strategy, equal_weight_track, follow_on
+from dtml.backtest.portfolio import (
+    KeptDays,
+    PerDay,
+    Stocks,
+    Strategy,
+    Weights,
+    equal_weight_track,
+    follow_on,
+)
 from dtml.backtest.quotes import Quotes
 from dtml.markets.definition import BASIS_POINT, Trading
 from dtml.ranking.panel import places, ranked, with_ties
-
-Days = Float[ndarray, "days stocks"]
-Kept = Bool[ndarray, "days stocks"]
-Weights = Float[ndarray, " stocks"]
-Stocks = Bool[ndarray, " stocks"]
 
 RANKED_PER_TARGET = 3  # at most one in so many of the stocks ranked is a target
 SMOOTH = (1, 2, 3, 5, 10, 20)  # nights whose ranks are averaged
@@ -50,7 +51,7 @@ FIGURES = (
 )
 
 
-def targets(scores: Days, trading: Trading) -> tuple[Days, Kept]:
+def targets(scores: PerDay, trading: Trading) -> tuple[PerDay, KeptDays]:
     """Return the holdings of a portfolio that follows the ranking of each day.
 
     It holds the best `trading.top` stocks in equal parts, or a third of those ranked if that is
@@ -73,7 +74,7 @@ def targets(scores: Days, trading: Trading) -> tuple[Days, Kept]:
     return weights, is_kept
 
 
-def target_of_night(scores: Days, trading: Trading, was_target: Stocks) -> tuple[Weights, Stocks]:
+def target_of_night(scores: PerDay, trading: Trading, was_target: Stocks) -> tuple[Weights, Stocks]:
     """Return the weights and the kept stocks of the last of some nights, as `targets` does.
 
     `was_target` marks the stocks that were targets on the ranked night before. Only the last
@@ -104,7 +105,7 @@ def aim(place: Weights, trading: Trading, was_target: Stocks) -> tuple[Weights, 
     return is_target / is_target.sum(), is_kept
 
 
-def mean_of_last(ranks: Days, nights: int) -> Days:
+def mean_of_last(ranks: PerDay, nights: int) -> PerDay:
     """Return the mean rank of each stock over the last `nights` up to each night.
 
     Nights on which the stock has no rank are left out; NaN where the night itself has none. Means
@@ -126,7 +127,7 @@ def strategy_of(trading: Trading) -> Strategy:
 
 
 def track_of(
-    scores: Days, as_of: pd.DatetimeIndex, quotes: Quotes, trading: Trading
+    scores: PerDay, as_of: pd.DatetimeIndex, quotes: Quotes, trading: Trading
 ) -> pd.DataFrame:
     """Return what following the ranking of each day earned.
 
@@ -137,7 +138,7 @@ def track_of(
 
 
 def after_costs(
-    scores: Days, as_of: pd.DatetimeIndex, quotes: Quotes, trading: Trading, first: pd.Timestamp
+    scores: PerDay, as_of: pd.DatetimeIndex, quotes: Quotes, trading: Trading, first: pd.Timestamp
 ) -> pd.DataFrame:
     """Return the performance of a ranking after costs, a row for each way to trade it.
 
@@ -158,7 +159,7 @@ def after_costs(
     if begin > 1:
         # The last ranking before `first` is left out, because its return ends after `first`.
         validation = slice(0, begin - 1)
-        equal = _equal_track(scores[validation], as_of[validation], quotes)
+        equal = equal_weight_track(scores[validation], as_of[validation], quotes, "next_open")
         for smooth, band in product(SMOOTH, BANDS):
             way = replace(trading, smooth=smooth, band=band)
             track = track_of(scores[validation], as_of[validation], quotes, way)
@@ -166,18 +167,12 @@ def after_costs(
             tried.append((session_sharpe((track["net"] - equal["net"]).to_numpy()), way))
 
     test = slice(begin, None)
-    equal = _equal_track(scores[test], as_of[test], quotes)
+    equal = equal_weight_track(scores[test], as_of[test], quotes, "next_open")
     for version, way in _chosen(tried, trading).items():
         track = track_of(scores[test], as_of[test], quotes, way)
         rows.append(_row("test", version, way, track, equal, quotes.year))
     rows.append(_row("test", EQUAL, trading, equal, equal, quotes.year))
     return pd.DataFrame(rows)
-
-
-def _equal_track(scores: Days, as_of: pd.DatetimeIndex, quotes: Quotes) -> pd.DataFrame:
-    """Return the track of equal parts of all stocks ranked, without costs."""
-    probability = np.where(np.isfinite(scores), 0.5, np.nan)
-    return equal_weight_track(probability, as_of, quotes, "next_open")
 
 
 def _chosen(tried: Sequence[tuple[float, Trading]], trading: Trading) -> dict[str, Trading]:

@@ -4,6 +4,7 @@ They are of the whole history, and by fold, year and stock.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -12,106 +13,108 @@ from numpy import ndarray
 
 from dtml.baselines.naive_rules import MODEL
 from dtml.evaluation.bootstrap import Statistic
-from dtml.evaluation.metrics import accuracy, confusion, gain_in_mcc, mcc, measured, ratio
-from dtml.evaluation.ranking import both_known, mean_of_days, paired_rank_ic, rank_ics
+from dtml.evaluation.metrics import STATISTICS, confusion, gain_in_mcc, mcc, measured, ratio
+from dtml.evaluation.ranking import Days, both_known, mean_of_days, paired_rank_ic, rank_ics
 from dtml.markets.definition import LABEL_PROTOCOLS, LabelProtocol
 from dtml.prices.returns import labelled
 
 ROLLING_SESSIONS = 63  # a quarter of a year
 RESAMPLES = 2000
-STATISTICS: Mapping[str, Statistic] = {"acc": accuracy, "mcc": mcc}
 
-PerStock = Float[ndarray, "days stocks"]
-Folds = Int[ndarray, " days"]  # the number of each day's fold
-Directions = Mapping[str, PerStock]  # of each predictor: 1 for a rise, 0 for a fall, NaN for none
+Directions = Mapping[str, Days]  # of each predictor: 1 for a rise, 0 for a fall, NaN for none
 
 
-def slice_scores(
-    directions: Directions,
-    movement: PerStock,
-    target: pd.DatetimeIndex,
-    fold: Folds,
-    symbols: tuple[str, ...],
-) -> pd.DataFrame:
+@dataclass(frozen=True)
+class TrackRecord:
+    """The predictions and the outcomes of a long history.
+
+    A day has the session `as_of`, from whose bars it was predicted, and the session `target` that
+    follows. `probability` is that of a rise, NaN where nothing was predicted. `movement` is the
+    return from `as_of` to `target`, a ratio minus 1, NaN where it is unknown. `losers` is minus the
+    return to `as_of`: a rule that ranks the losers first.
+    """
+
+    probability: Days
+    movement: Days
+    as_of: pd.DatetimeIndex
+    target: pd.DatetimeIndex
+    fold: Int[ndarray, " days"]  # the number of each day's fold
+    symbols: tuple[str, ...]
+    rules: pd.DataFrame  # a row a day, a column a rule: 1 for a rise, 0 for a fall, or NaN
+    losers: Days
+
+    @property
+    def directions(self) -> Directions:
+        """Return the directions that `MODEL` and each rule predicted, the model first."""
+        model = np.where(np.isfinite(self.probability), self.probability > 0.5, np.nan)
+        all_stocks = np.ones_like(model)
+        # A rule says the same of all stocks.
+        rules = {
+            str(rule): all_stocks * of_day.to_numpy()[:, None]
+            for rule, of_day in self.rules.items()
+        }
+        return {MODEL: model, **rules}
+
+
+def slice_scores(record: TrackRecord) -> pd.DataFrame:
     """Score every predictor on all days, and by fold, calendar year and stock, on both protocols.
 
-    `directions` include those of the model, `MODEL`. `movement` is the return to `target`, a ratio
-    minus 1, NaN where it is not known; `fold` numbers the fold of each day. A stock-day is scored
-    if its return counts under the protocol and every predictor has a direction. Columns are `slice,
-    value, protocol, predictor, n, days, rises, acc, acc_low, acc_high, mcc, mcc_low, mcc_high,
-    model_gain, model_gain_low, model_gain_high`.
+    A stock-day is scored if its return counts under the protocol and every predictor has a
+    direction. Columns are `slice, value, protocol, predictor, n, days, rises`, and `acc, mcc,
+    model_gain, rank_ic, rank_gain`, each with the ends of its interval.
 
     `slice` is "all", "fold", "year" or "symbol", and `value` says which of them ("" for all days).
     `n` counts the stock-days, `days` their days, `rises` those that rose; where nothing counts
     there is no row. `model_gain` is the model's MCC less that of the row's predictor on the same
-    days; NaN for the model itself and for stocks.
+    days; NaN for the model itself and for stocks. The last two are of the model alone, on all known
+    returns: `rank_ic` is the mean over days of its probabilities' rank IC, `rank_gain` such a mean
+    less that of `losers` on the stock-days that have both.
     """
+    directions = record.directions
     predictors = list(directions)
-    model = predictors.index(MODEL)
     frames = []
     for protocol in LABEL_PROTOCOLS:
-        counts = confusion_by_stock(directions, movement, protocol)
+        counts = confusion_by_stock(directions, record.movement, protocol)
         of_all_stocks = counts.sum(axis=2)  # [days predictors 4]
-        for part, value, days in _day_groups(target, fold):
+        for part, value, days in _day_groups(record):
             of_days = of_all_stocks[days]
-            gain = pd.DataFrame(gain_in_mcc(of_days[:, model], of_days, RESAMPLES))
-            gain.loc[model] = np.nan
-            rows = _score(of_days).join(gain)
+            # The model comes first.
+            gains = pd.DataFrame(gain_in_mcc(of_days[:, 0], of_days, RESAMPLES))
+            gains.loc[0] = np.nan
+            rows = _score(of_days).join(gains)
+            if protocol == "all":
+                probability, movement = record.probability[days], record.movement[days]
+                rank_ic = mean_of_days(rank_ics(*both_known(probability, movement)))
+                gain = paired_rank_ic(probability, record.losers[days], movement)
+                ranks = rank_ic.named("rank_ic") | gain.named("rank_gain")
+                rows = rows.join(pd.DataFrame([ranks]))
             named = {"slice": part, "value": value, "protocol": protocol, "predictor": predictors}
             frames.append(rows.assign(**named))
         for position, predictor in enumerate(predictors):
             # The stocks of one predictor, [days stocks 4], are scored as predictors would be.
-            named = {"slice": "symbol", "value": list(symbols), "protocol": protocol}
+            named = {"slice": "symbol", "value": list(record.symbols), "protocol": protocol}
             rows = _score(counts[:, position])
             frames.append(rows.assign(**named, predictor=predictor))
     scores = pd.concat(frames, ignore_index=True)
     return scores[scores["n"] > 0].reset_index(drop=True)
 
 
-def rank_ics_by_slice(
-    probability: PerStock,
-    losers: PerStock,
-    movement: PerStock,
-    target: pd.DatetimeIndex,
-    fold: Folds,
-) -> pd.DataFrame:
-    """Score how probabilities rank the stocks of a day, beside the rule that losers rise.
+def rolling_figures(record: TrackRecord) -> pd.DataFrame:
+    """Return `rolling_scores` of every predictor's MCC, on all known returns, and of the rank IC.
 
-    `losers` are the scores of that rule. Columns are `slice, value` (as in `slice_scores`, without
-    stocks); `rank_ic`, the mean over days of the probabilities' rank IC; `rank_gain`, such a mean
-    less that of the rule's rank IC on the stock-days that have both; and the ends of their
-    intervals.
+    The rank IC is the model's, over the sessions that have one.
     """
-    rows = []
-    for part, value, days in _day_groups(target, fold):
-        rank_ic = mean_of_days(rank_ics(*both_known(probability[days], movement[days])))
-        gain = paired_rank_ic(probability[days], losers[days], movement[days])
-        named = {"slice": part, "value": value}
-        rows.append({**named, **rank_ic.named("rank_ic"), **gain.named("rank_gain")})
-    return pd.DataFrame(rows)
-
-
-def rolling_mcc(
-    directions: Directions, movement: PerStock, target: pd.DatetimeIndex
-) -> pd.DataFrame:
-    """Return `rolling_scores` of every predictor's MCC, on all known returns."""
-    counts = confusion_by_stock(directions, movement, "all").sum(axis=2)
+    counts = confusion_by_stock(record.directions, record.movement, "all").sum(axis=2)
     frames = [
-        rolling_scores(counts[:, position], target, {"mcc": mcc}).assign(predictor=predictor)
-        for position, predictor in enumerate(directions)
+        rolling_scores(counts[:, position], record.target, {"mcc": mcc}).assign(predictor=predictor)
+        for position, predictor in enumerate(record.directions)
     ]
-    return pd.concat(frames, ignore_index=True)
-
-
-def rolling_rank_ic(
-    probability: PerStock, movement: PerStock, target: pd.DatetimeIndex
-) -> pd.DataFrame:
-    """Return `rolling_scores` of the model's rank IC, over the sessions that have one."""
-    daily = rank_ics(*both_known(probability, movement))
+    daily = rank_ics(*both_known(record.probability, record.movement))
     is_known = np.isfinite(daily)
     ic_and_day = np.stack([daily[is_known], np.ones(is_known.sum())], axis=-1)
-    rows = rolling_scores(ic_and_day, target[is_known], {"rank_ic": ratio})
-    return rows.assign(predictor=MODEL)
+    ranks = rolling_scores(ic_and_day, record.target[is_known], {"rank_ic": ratio})
+    mccs = pd.concat(frames, ignore_index=True)
+    return mccs.merge(ranks.assign(predictor=MODEL), how="left", on=["session", "predictor"])
 
 
 def rolling_scores(
@@ -139,7 +142,7 @@ def rolling_scores(
 
 
 def confusion_by_stock(
-    directions: Directions, movement: PerStock, protocol: LabelProtocol
+    directions: Directions, movement: Days, protocol: LabelProtocol
 ) -> Int[ndarray, "days predictors stocks 4"]:
     """Return the confusion counts of each predictor and stock-day.
 
@@ -155,12 +158,10 @@ def confusion_by_stock(
     return np.stack(by_predictor, axis=1)
 
 
-def _day_groups(
-    target: pd.DatetimeIndex, fold: Folds
-) -> Iterator[tuple[str, str, Bool[ndarray, " days"]]]:
+def _day_groups(record: TrackRecord) -> Iterator[tuple[str, str, Bool[ndarray, " days"]]]:
     """Yield all days, each fold and each calendar year: slice, value, and the mask of its days."""
-    yield "all", "", np.ones(len(target), dtype=bool)
-    for name, of_day in (("fold", fold), ("year", target.year.to_numpy())):
+    yield "all", "", np.ones(len(record.target), dtype=bool)
+    for name, of_day in (("fold", record.fold), ("year", record.target.year.to_numpy())):
         for value in np.unique(of_day):
             yield name, str(value), of_day == value
 

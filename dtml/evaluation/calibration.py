@@ -7,7 +7,7 @@ measured on the others, so that its coverage is not measured on days that it was
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -50,9 +50,9 @@ class Calibration:
 
     slope: float
     intercept: float
-    thresholds: Mapping[float, float]
-    days: int
-    directions: int
+    thresholds: Mapping[float, float] = field(default_factory=dict)
+    days: int = 0
+    directions: int = 0
 
     @property
     def bands(self) -> pd.DataFrame:
@@ -119,11 +119,9 @@ def calibrate(probability: Days, movement: Days) -> Calibration:
         )
         for half in (days[::2], days[1::2])
     )
-    slope, intercept = _line(fitted)
-    line = Calibration(slope, intercept, thresholds={}, days=0, directions=0)
-    return Calibration(
-        slope=slope,
-        intercept=intercept,
+    line = Calibration(*_line(fitted))
+    return replace(
+        line,
         thresholds=_thresholds(measured, line.apply(measured.probability)),
         days=measured.days,
         directions=len(measured.day),

@@ -65,8 +65,13 @@ class Inputs:
             for name, mean, deviation, now in of_training:
                 if np.isfinite(now - mean) and deviation > 0:
                     # The means are of logarithms; the row has the sizes themselves.
-                    distance = float(abs(now - mean) / deviation)
-                    yield _row(name, float(np.exp(now)), float(np.exp(mean)), distance, BOUND)
+                    yield _row(
+                        name,
+                        value=float(np.exp(now)),
+                        expected=float(np.exp(mean)),
+                        evidence=float(abs(now - mean) / deviation),
+                        needed=BOUND,
+                    )
 
 
 def sizes(
@@ -112,7 +117,13 @@ def skill_drift(rank_ics: Daily, *, overlap: int = 1) -> dict[str, Any] | None:
     # scaled for the largest win to be WIDEST, the limit of `evidence`.
     bets = (half - since) * WIDEST / (1 + half)
     against = evidence(SKILL, bets, overlap=overlap)
-    return _row(SKILL, float(since.mean()), float(before.mean()), against.stake, against.needed)
+    return _row(
+        SKILL,
+        value=float(since.mean()),
+        expected=float(before.mean()),
+        evidence=against.stake,
+        needed=against.needed,
+    )
 
 
 def coverage_drift(covered: Daily, level: float) -> dict[str, Any] | None:
@@ -126,14 +137,26 @@ def coverage_drift(covered: Daily, level: float) -> dict[str, Any] | None:
         return None
     # A bet wins on a night below the level; shares and level lie in [0, 1].
     against = evidence(COVERAGE, (level - known_shares) * WIDEST)
-    last_year = float(known_shares[-YEAR:].mean())
-    return _row(COVERAGE, last_year, level, against.stake, against.needed)
+    return _row(
+        COVERAGE,
+        value=float(known_shares[-YEAR:].mean()),
+        expected=level,
+        evidence=against.stake,
+        needed=against.needed,
+    )
 
 
-def _row(*values: Any) -> dict[str, Any]:
-    """Return a row of these values, `drifted` added."""
-    row = dict(zip(("measure", "value", "expected", "evidence", "needed"), values, strict=True))
-    return row | {"drifted": row["evidence"] >= row["needed"]}
+def _row(
+    measure: str, *, value: float, expected: float, evidence: float, needed: float
+) -> dict[str, Any]:
+    return {
+        "measure": measure,
+        "value": value,
+        "expected": expected,
+        "evidence": evidence,
+        "needed": needed,
+        "drifted": evidence >= needed,
+    }
 
 
 def drift_words(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -45,6 +45,9 @@ class Estimate:
         return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
 
 
+UNKNOWN = Estimate(np.nan, np.nan, np.nan)
+
+
 def confusion(predicted: Flags, rose: Flags, counted: Flags) -> Int[ndarray, "*batch 4"]:
     """Return each direction as a true rise, false rise, false fall or true fall.
 
@@ -74,6 +77,9 @@ def mcc(counts: Counts) -> Scores:
     covariance = rises * falls - false_rises * false_falls
     # Where the product is 0, so is the covariance.
     return np.asarray(covariance / np.sqrt(np.where(product > 0, product, 1)))
+
+
+STATISTICS = {"acc": accuracy, "mcc": mcc}
 
 
 def quotient(part: ndarray, whole: ndarray, missing: float = np.nan) -> Scores:
@@ -129,7 +135,7 @@ def estimate(
 ) -> Estimate:
     """Return a statistic of one model with its interval (`day_interval`); NaN without any total."""
     if not summands.any():
-        return Estimate(np.nan, np.nan, np.nan)
+        return UNKNOWN
     of_model = summands[:, None]
     low, high = day_interval(of_model, statistic, resamples=resamples, overlap=overlap)
     value = statistic(of_model.sum(axis=0))

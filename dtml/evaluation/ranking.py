@@ -27,6 +27,7 @@ Flags = Bool[ndarray, "days stocks"]
 
 RESAMPLES = 10_000
 DECILES = 10
+NO_GROUP = -1
 MINIMUM_STOCKS = 5  # a correlation of fewer means little
 FIGURES = ("rank_ic", "auc", "acc", "mcc", "decile_spread")
 
@@ -117,7 +118,10 @@ def paired_rank_ic(scores: Days, others: Days, outcome: Days, *, overlap: int = 
     `overlap` is as in `score_ranking`. A day counts if at least `MINIMUM_STOCKS` of its stocks do,
     and both rank ICs are known.
     """
-    of_both = paired_daily_rank_ics(scores, others, outcome)
+    return _paired_gain(paired_daily_rank_ics(scores, others, outcome), overlap)
+
+
+def _paired_gain(of_both: Float[ndarray, "2 days"], overlap: int) -> Estimate:
     is_known = np.isfinite(of_both).all(axis=0)
     # The rank IC and the day (1) of both, whose totals `ratio` turns into the two means.
     summands = np.stack([of_both[0], is_known, of_both[1], is_known], axis=-1)[is_known]
@@ -136,15 +140,17 @@ def rank_differences(
     days on which every pair has a difference. `overlap` is as in `score_ranking`.
     """
     pairs = list(combinations(predictions, 2))
-    gains = []
-    for first, second in pairs:
-        of_both = paired_daily_rank_ics(predictions[first], predictions[second], outcome)
-        gains.append(of_both[0] - of_both[1])
+    of_pairs = [
+        paired_daily_rank_ics(predictions[first], predictions[second], outcome)
+        for first, second in pairs
+    ]
+    gains = [first - second for first, second in of_pairs]
     adjusted = family_p(np.stack(gains, axis=1), overlap=overlap)
-    for pair, p in zip(pairs, adjusted, strict=True):
-        for first, second in (pair, pair[::-1]):  # a p-value is two-sided
-            gain = paired_rank_ic(predictions[first], predictions[second], outcome, overlap=overlap)
-            named = {"predictor": first, "other": second}
+    for pair, of_both, p in zip(pairs, of_pairs, adjusted, strict=True):
+        for order in (1, -1):  # a p-value is two-sided
+            gain = _paired_gain(of_both[::order], overlap)
+            predictor, other = pair[::order]
+            named = {"predictor": predictor, "other": other}
             yield {**named, **gain.named("gain"), "gain_p": float(p)}
 
 
@@ -230,15 +236,32 @@ def pairs_won(scores: Days, is_upper: Flags) -> Float[ndarray, "days 2"]:
     return np.stack([won, upper * (has_score & ~is_upper).sum(axis=1)], axis=-1)
 
 
+def score_groups(scores: Days) -> Int[ndarray, "days stocks"]:
+    """Return the group of each stock-day, from 0 for the lowest scores to 9 for the highest.
+
+    Each group has about a tenth of the day's stocks. The first and the last are the tenths that
+    `decile_spreads` compares. Equal scores share a group, so a group may be empty. Stocks that are
+    not ranked have `NO_GROUP`.
+    """
+    share_below = ranked(scores) + 0.5  # 0 for the lowest score of the day, 1 for the highest
+    edges = np.arange(1, DECILES) / DECILES
+    middle = DECILES // 2
+    # Edges belong to the outer group on both sides, so that both ends are cut alike.
+    # The comparisons are [days stocks edges].
+    passed = (share_below[..., None] > edges[:middle]).sum(axis=-1)
+    passed += (share_below[..., None] >= edges[middle:]).sum(axis=-1)
+    return np.where(np.isfinite(share_below), passed, NO_GROUP)
+
+
 def decile_spreads(scores: Days, outcome: Days) -> Daily:
     """Return the mean outcome of the day's highest tenth, by scores, less that of the lowest.
 
     NaN where a tenth has no stock, without scores or with equal ones at that end, and where a stock
     of either tenth has no outcome.
     """
-    share_below = ranked(scores) + 0.5  # 0 for the lowest score of the day, 1 for the highest
-    top = mean_of_members(outcome, share_below >= 1 - 1 / DECILES)
-    return np.asarray(top - mean_of_members(outcome, share_below <= 1 / DECILES))
+    group_of = score_groups(scores)
+    top = mean_of_members(outcome, group_of == DECILES - 1)
+    return np.asarray(top - mean_of_members(outcome, group_of == 0))
 
 
 def mean_of_members(values: Days, members: Flags) -> Daily:

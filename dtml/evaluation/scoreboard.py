@@ -18,18 +18,15 @@ from dtml.errors import DtmlError
 from dtml.evaluation.bootstrap import RESAMPLES, Statistic, difference, pseudo_values
 from dtml.evaluation.calibration import Flat, logistic_line, logit
 from dtml.evaluation.family import family_p
-from dtml.evaluation.metrics import accuracy, confusion, mcc, measured, ratio
-from dtml.evaluation.ranking import both_known, mean_of_days, pairs_won, rank_ics
+from dtml.evaluation.metrics import STATISTICS, confusion, measured, ratio
+from dtml.evaluation.ranking import Days, Flags, both_known, mean_of_days, pairs_won, rank_ics
 from dtml.markets.definition import LABEL_PROTOCOLS
 from dtml.prices.returns import labelled
 
-STATISTICS = {"acc": accuracy, "mcc": mcc}
 # The 0.0 and 1.0 of a rule are directions, not probabilities: it has none of these figures.
 OF_SEEDS = ("seeds", "configurations", "acc_mean", "acc_sd", "mcc_mean", "mcc_sd")
 OF_MODELS = (*OF_SEEDS, "brier", "calibration", "auc", "rank_ic")
-PerStock = Float[ndarray, "days stocks"]
 PerSeed = Float[ndarray, "seeds days stocks"]
-StockDays = Bool[ndarray, "days stocks"]
 Counts = Int[ndarray, "days predictors 4"]
 Columns = dict[str, Float[ndarray, " predictors"]]
 
@@ -51,9 +48,8 @@ class Predictor:
 def scoreboard(
     predictors: Sequence[Predictor],
     *,
-    movement: PerStock,
+    movement: Days,
     target: pd.DatetimeIndex,
-    resamples: int = RESAMPLES,
 ) -> pd.DataFrame:
     """Return a row a predictor and protocol: the columns of the table `benchmark_score`.
 
@@ -91,7 +87,7 @@ def scoreboard(
                 f"counts under the label protocol {protocol!r}: check the prices of these days"
             )
         days = counted.any(axis=1)
-        rows = _rows(predictors, days, counted[days], movement[days], resamples)
+        rows = _rows(predictors, days, counted[days], movement[days])
         frames.append(rows.assign(protocol=protocol))
     scores = pd.concat(frames, ignore_index=True)
     of_models = [name for name in scores if str(name).startswith(OF_MODELS)]
@@ -100,8 +96,8 @@ def scoreboard(
 
 
 def common_stock_days(
-    predictors: Sequence[Predictor], movement: PerStock, target: pd.DatetimeIndex
-) -> StockDays:
+    predictors: Sequence[Predictor], movement: Days, target: pd.DatetimeIndex
+) -> Flags:
     """Return where the return is known and every seed of every model has a probability."""
     is_common = np.isfinite(movement)
     for predictor in sorted(predictors, key=lambda each: each.is_rule):  # the models come first
@@ -119,13 +115,13 @@ def common_stock_days(
     return np.asarray(is_common)
 
 
-def member_scores(probability: PerSeed, movement: PerStock) -> dict[str, Float[ndarray, " seeds"]]:
+def member_scores(probability: PerSeed, movement: Days) -> dict[str, Float[ndarray, " seeds"]]:
     """Return ACC and MCC of each seed on the paper's labels, where every seed has a probability."""
     counted = labelled(movement, "published") & np.isfinite(probability).all(axis=0)
     return _of_seeds(probability, movement > 0, counted)
 
 
-def _of_seeds(probability: PerSeed, rose: StockDays, counted: StockDays) -> Columns:
+def _of_seeds(probability: PerSeed, rose: Flags, counted: Flags) -> Columns:
     totals = np.stack(
         [confusion(seed > 0.5, rose, counted).sum(axis=(0, 1)) for seed in probability]
     )
@@ -156,9 +152,8 @@ def calibration_line(probability: Flat, rose: Bool[ndarray, " stock_days"]) -> t
 def _rows(
     predictors: Sequence[Predictor],
     days: Bool[ndarray, " all_days"],
-    counted: StockDays,
-    movement: PerStock,
-    resamples: int,
+    counted: Flags,
+    movement: Days,
 ) -> pd.DataFrame:
     """Return a row a predictor for the stock-days `counted` of those `days`."""
     rose = movement > 0
@@ -182,14 +177,13 @@ def _rows(
         "configurations": [float(predictor.configurations) for predictor in predictors],
         "same_direction": np.maximum(share_of_rises, 1 - share_of_rises).mean(axis=0),
     }
-    scores = [_of_seeds(seeds, rose, counted) for seeds in of_seeds]
+    scores = [pd.DataFrame(_of_seeds(seeds, rose, counted)) for seeds in of_seeds]
     for name, statistic in STATISTICS.items():
-        seeds_of_each = [pd.Series(each[name]) for each in scores]
-        columns[f"{name}_mean"] = [each.mean() for each in seeds_of_each]
-        columns[f"{name}_sd"] = [each.std() for each in seeds_of_each]
-        columns |= measured(name, counts, statistic, resamples)
-        columns |= _gains(f"{name}_gain", counts, is_rule, statistic, resamples)
-    return pd.DataFrame(columns | _probability_figures(of_ensembles, counted, movement, resamples))
+        columns[f"{name}_mean"] = [of_predictor[name].mean() for of_predictor in scores]
+        columns[f"{name}_sd"] = [of_predictor[name].std() for of_predictor in scores]
+        columns |= measured(name, counts, statistic, RESAMPLES)
+        columns |= _gains(f"{name}_gain", counts, is_rule, statistic)
+    return pd.DataFrame(columns).join(_probability_figures(of_ensembles, counted, movement))
 
 
 def _gains(
@@ -197,7 +191,6 @@ def _gains(
     counts: Counts,
     is_rule: Bool[ndarray, " predictors"],
     statistic: Statistic,
-    resamples: int,
 ) -> Columns:
     """Return the gain of each predictor over the strongest rule, with its interval and p-value.
 
@@ -212,8 +205,8 @@ def _gains(
     paired = np.concatenate([counts[:, predictors], counts[:, others]], axis=-1)
     gain = difference(statistic)
     is_over_strongest = others == strongest
-    values = measured(name, paired[:, is_over_strongest], gain, resamples)
-    adjusted = family_p(pseudo_values(paired, gain), resamples=resamples)
+    values = measured(name, paired[:, is_over_strongest], gain, RESAMPLES)
+    adjusted = family_p(pseudo_values(paired, gain), resamples=RESAMPLES)
     values[f"{name}_p"] = adjusted[is_over_strongest]
     columns = {column: np.full(len(is_rule), np.nan) for column in values}
     for column, known in values.items():
@@ -222,31 +215,25 @@ def _gains(
 
 
 def _probability_figures(
-    of_ensembles: Sequence[PerStock], counted: StockDays, movement: PerStock, resamples: int
-) -> Columns:
+    of_ensembles: Sequence[Days], counted: Flags, movement: Days
+) -> pd.DataFrame:
     """Return the columns of each predictor that need probabilities, not only directions."""
     rose = movement > 0
     brier = []
     pairs = []
-    lines = []
-    rank_ic = []
+    others = []
     for probability in of_ensembles:
         squared_error = np.where(counted, (probability - rose) ** 2, 0.0).sum(axis=1)
         brier.append(np.stack([squared_error, counted.sum(axis=1)], axis=-1))
         of_counted = np.where(counted, probability, np.nan)
         pairs.append(pairs_won(of_counted, counted & rose))
-        lines.append(calibration_line(probability[counted], rose[counted]))
-        daily = rank_ics(*both_known(of_counted, movement))
-        rank_ic.append(mean_of_days(daily).named("rank_ic"))
+        slope, intercept = calibration_line(probability[counted], rose[counted])
+        line = {"calibration_slope": slope, "calibration_intercept": intercept}
+        rank_ic = mean_of_days(rank_ics(*both_known(of_counted, movement)))
+        others.append(line | rank_ic.named("rank_ic"))
     all_pairs = np.stack(pairs, axis=1)  # [days predictors 2]
-    auc = measured("auc", all_pairs, ratio, resamples)
+    auc = measured("auc", all_pairs, ratio, RESAMPLES)
     if not all_pairs[..., 1].any():  # no pair on any day: `ratio` has answered one half
         auc["auc"] = np.full_like(auc["auc"], np.nan)
-    slopes, intercepts = np.array(lines).T
-    return {
-        **measured("brier", np.stack(brier, axis=1), ratio, resamples),
-        "calibration_slope": slopes,
-        "calibration_intercept": intercepts,
-        **auc,
-        **{name: np.array([each[name] for each in rank_ic]) for name in rank_ic[0]},
-    }
+    squared_errors = measured("brier", np.stack(brier, axis=1), ratio, RESAMPLES)
+    return pd.DataFrame(squared_errors | auc).join(pd.DataFrame(others))

@@ -1,7 +1,7 @@
 """Split history for training and scoring, so that no outcome trained on reaches the scored days.
 
-All splits of the product come from here: the folds of a backtest and of a ranking's walk, and the
-validation days that choose an epoch, a slope or a setting. Days are positions, in time. The outcome
+The folds of a ranking's walk come from here, and the validation days that choose an epoch, a slope
+or a setting. Days are positions, in time. The outcome
 of a day takes `horizon` sessions: the outcome of position p is known at the close of p + horizon. A
 day is left out of the training unless its outcome was known `gap` sessions before the first scored
 day, as in López de Prado, Advances in Financial Machine Learning (2018), chapter 7.

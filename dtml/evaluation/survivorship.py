@@ -4,9 +4,7 @@ A list whose stocks all live to its end flatters whoever holds stocks, and slow 
 stock that was a constituent without a price may have been delisted: what it did is not known.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -50,11 +48,6 @@ class Survivorship:
         """Return whether every name is a constituent on the last day, or still traded then."""
         return self.names in (self.last_names, self.last_priced)
 
-    @property
-    def stored(self) -> dict[str, Any]:
-        """Return the counts as JSON keeps them."""
-        return asdict(self)
-
 
 def survivorship_of(market: Market, days: pd.DatetimeIndex, bars: pd.DataFrame) -> Survivorship:
     """Count the constituents of a market on some sessions, and those without a bar in `bars`.
@@ -85,8 +78,3 @@ def date_of(market: Market) -> str | None:
     if market.of_prices or market.constituents_as_of is None:
         return None
     return str(market.constituents_as_of)
-
-
-def read_survivorship(stored: Mapping[str, Any] | None) -> Survivorship | None:
-    """Return the counts from what `Survivorship.stored` gave; None for None."""
-    return None if stored is None else Survivorship(**stored)

@@ -15,19 +15,19 @@ from numpy import ndarray
 from dtml.evaluation.metrics import MINIMUM_DAYS, Estimate
 from dtml.evaluation.ranking import (
     DECILES,
+    NO_GROUP,
     Daily,
     Days,
     both_known,
     mean_of_days,
     mean_of_members,
     rank_ics,
+    score_groups,
 )
 from dtml.markets.definition import YEAR, Costs
-from dtml.ranking.panel import ranked
 
 POINTS = 30  # of the band around a cumulative rank IC, at most
 HORIZONS = (1, 2, 3, 5, 10, 20)  # ranked days between two rankings that are compared
-NO_GROUP = -1
 RANK_IC = ["rank_ic", "rank_ic_low", "rank_ic_high"]
 OF_LEGS = ["leg", "days", *RANK_IC, "t"]
 OF_SECTORS = ["sector", "days", "n", *RANK_IC]
@@ -49,8 +49,6 @@ class TearSheet:
     spread_leg: str
     overlap: int
     cumulative: pd.DataFrame  # `cumulative_ic`, with a column `predictor`
-    months: pd.DataFrame
-    halves: pd.DataFrame
     groups: pd.DataFrame
     spread: pd.DataFrame
     horizons: pd.DataFrame
@@ -82,7 +80,6 @@ class TearSheet:
         `cumulative` has the rows of `cumulative_ic` of the ranking and of any rule, by their names.
         `gross` is the return of each day that `net_spread` describes, `constituents` their number.
         """
-        daily = cumulative[predictor]
         named = [rows.assign(predictor=name) for name, rows in cumulative.items()]
         return cls(
             predictor=predictor,
@@ -91,8 +88,6 @@ class TearSheet:
             spread_leg=spread_leg,
             overlap=overlap,
             cumulative=pd.concat(named, ignore_index=True),
-            months=monthly_ic(daily),
-            halves=halves_ic(daily, overlap=overlap),
             groups=group_returns(scores, outcome, overlap=overlap),
             spread=net_spread(scores, gross, sessions, costs, year),
             horizons=by_horizon(scores),
@@ -111,6 +106,33 @@ class TearSheet:
         """Return the rows of `cumulative` of the ranking itself, one a day."""
         rows: pd.DataFrame = self.cumulative[self.cumulative["predictor"] == self.predictor]
         return rows
+
+    @property
+    def months(self) -> pd.DataFrame:
+        """Return the mean rank IC of each calendar month: `year, month, days, rank_ic`."""
+        sessions = pd.DatetimeIndex(self.daily["session"])
+        daily = self.daily["rank_ic"].astype(float)
+        keys = [sessions.year.rename("year"), sessions.month.rename("month")]
+        by_month = daily.groupby(keys).agg(["size", "mean"]).reset_index()
+        return by_month.rename(columns={"size": "days", "mean": "rank_ic"})
+
+    @property
+    def halves(self) -> pd.DataFrame:
+        """Return the mean rank IC of the first and of the second half of the days.
+
+        Columns: `half` (1 or 2), `first, last, days, rank_ic, rank_ic_low, rank_ic_high`. Of an odd
+        number of days the first half has the middle one. No rows below two days.
+        """
+        daily = self.daily
+        middle = (len(daily) + 1) // 2
+        halves = (daily.iloc[:middle], daily.iloc[middle:]) if len(daily) > 1 else ()
+        rows = []
+        for half, days in enumerate(halves, start=1):
+            rank_ic = mean_of_days(days["rank_ic"].to_numpy(dtype=float), overlap=self.overlap)
+            first, last = days["session"].iloc[[0, -1]]
+            of_half = {"half": half, "first": first, "last": last, "days": len(days)}
+            rows.append({**of_half, **rank_ic.named("rank_ic")})
+        return pd.DataFrame(rows, columns=["half", "first", "last", "days", *RANK_IC])
 
 
 def running_means(rank_ic: Daily, *, overlap: int = 1) -> pd.DataFrame:
@@ -156,53 +178,6 @@ def cumulative_ic(
     )
 
 
-def monthly_ic(cumulative: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean rank IC of each calendar month: `year, month, days, rank_ic`."""
-    sessions = pd.DatetimeIndex(cumulative["session"])
-    daily = cumulative["rank_ic"].astype(float)
-    keys = [sessions.year.rename("year"), sessions.month.rename("month")]
-    by_month = daily.groupby(keys).agg(["size", "mean"]).reset_index()
-    return by_month.rename(columns={"size": "days", "mean": "rank_ic"})
-
-
-def halves_ic(cumulative: pd.DataFrame, *, overlap: int = 1) -> pd.DataFrame:
-    """Return the mean rank IC of the first and of the second half of the days.
-
-    Columns: `half` (1 or 2), `first, last, days, rank_ic, rank_ic_low, rank_ic_high`. Of an odd
-    number of days the first half has the middle one. No rows below two days.
-    """
-    middle = (len(cumulative) + 1) // 2
-    halves = (cumulative.iloc[:middle], cumulative.iloc[middle:]) if len(cumulative) > 1 else ()
-    rows = [
-        {
-            "half": half,
-            "first": days["session"].iloc[0],
-            "last": days["session"].iloc[-1],
-            "days": len(days),
-            **mean_of_days(days["rank_ic"].to_numpy(dtype=float), overlap=overlap).named("rank_ic"),
-        }
-        for half, days in enumerate(halves, start=1)
-    ]
-    return pd.DataFrame(rows, columns=["half", "first", "last", "days", *RANK_IC])
-
-
-def score_groups(scores: Days) -> Int[ndarray, "days stocks"]:
-    """Return the group of each stock-day, from 0 for the lowest scores to 9 for the highest.
-
-    Each group has about a tenth of the day's stocks. The first and the last are the tenths that
-    `decile_spreads` compares. Equal scores share a group, so a group may be empty. Stocks that are
-    not ranked have `NO_GROUP`.
-    """
-    share_below = ranked(scores) + 0.5  # 0 for the lowest score of the day, 1 for the highest
-    edges = np.arange(1, DECILES) / DECILES
-    middle = DECILES // 2
-    # Edges belong to the outer group on both sides, so that both ends are cut alike.
-    # The comparisons are [days stocks edges].
-    passed = (share_below[..., None] > edges[:middle]).sum(axis=-1)
-    passed += (share_below[..., None] >= edges[middle:]).sum(axis=-1)
-    return np.where(np.isfinite(share_below), passed, NO_GROUP)
-
-
 def group_returns(scores: Days, outcome: Days, *, overlap: int = 1) -> pd.DataFrame:
     """Return the mean return of each score group, and its excess over that of all stocks ranked.
 
@@ -216,21 +191,16 @@ def group_returns(scores: Days, outcome: Days, *, overlap: int = 1) -> pd.DataFr
     rows = []
     for group in range(DECILES):
         of_group = mean_of_members(outcome, group_of == group)
+        known = of_group[np.isfinite(of_group)]
         rows.append(
             {
                 "group": group + 1,
-                "days": int(np.isfinite(of_group).sum()),
-                "mean_return": mean_of_known_days(of_group),
+                "days": len(known),
+                "mean_return": known.mean() if len(known) else np.nan,
                 **mean_of_days(of_group - of_all, overlap=overlap).named("excess"),
             }
         )
     return pd.DataFrame(rows)
-
-
-def mean_of_known_days(daily: Daily) -> float:
-    """Return the mean of the days that have a value, NaN without one."""
-    known = daily[np.isfinite(daily)]
-    return float(known.mean()) if len(known) else np.nan
 
 
 def net_spread(
@@ -349,43 +319,36 @@ def coverage(
 class Answers:
     """The figures of a ranking: has it an order, is it steady, can it be traded.
 
-    `days` counts those with a rank IC, `positive` is the share of them above 0. `months` is the
-    number of months, `positive_months` how many of them have a mean above 0. `gross`, `net` and
-    `cost` are of the spread of the tenths a day; `net` and `cost` are NaN without costs. `replaced`
-    is the share of the best tenth that changes from one ranked day to the next.
+    `days` counts those with a rank IC. `months` is the number of months, `positive_months` how many
+    of them have a mean above 0. `gross` and `net` are of the spread of the tenths a day, before and
+    after costs; `net` is NaN without costs.
     """
 
     days: int
     rank_ic: Estimate
-    positive: float
     months: int
     positive_months: int
     halves: tuple[Estimate, ...]
     gross: Estimate
     net: Estimate
-    cost: float
-    replaced: float
 
 
 def answers(sheet: TearSheet) -> Answers:
     """Return the figures of the sentences with which a tear sheet's page begins.
 
-    Without a day with a rank IC, the counts are 0, and `rank_ic` and `positive` are NaN. `halves`
-    is empty below two such days. The others do not depend on these days.
+    Without a day with a rank IC, the counts are 0 and `rank_ic` is NaN. `halves` is empty below two
+    such days.
     """
     daily = sheet.daily["rank_ic"].to_numpy(dtype=float)
-    gross, net, cost = sheet.spread[["gross", "net", "cost"]].to_numpy(dtype=float).T
-    replaced = sheet.horizons.loc[sheet.horizons["horizon"] == 1, "replaced"]
+    gross, net = sheet.spread[["gross", "net"]].to_numpy(dtype=float).T
+    months = sheet.months
     return Answers(
         days=len(daily),
         rank_ic=mean_of_days(daily, overlap=sheet.overlap),
-        positive=mean_of_known_days((daily > 0).astype(float)),
-        months=len(sheet.months),
-        positive_months=int((sheet.months["rank_ic"] > 0).sum()),
+        months=len(months),
+        positive_months=int((months["rank_ic"] > 0).sum()),
         halves=tuple(Estimate(*ends) for ends in sheet.halves[RANK_IC].to_numpy(dtype=float)),
         # Without `overlap`: unlike `leg`, `spread_leg` always spans a single session.
         gross=mean_of_days(gross),
         net=mean_of_days(net),
-        cost=mean_of_known_days(cost),
-        replaced=mean_of_known_days(replaced.to_numpy(dtype=float)),
     )

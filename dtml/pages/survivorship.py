@@ -1,6 +1,6 @@
 """What every page that scores says of the list of constituents: survivors, and missing prices."""
 
-from dtml.evaluation.survivorship import Survivorship, read_survivorship
+from dtml.evaluation.survivorship import Survivorship
 from dtml.pages.figures import Row
 from dtml.pages.rendering import said
 
@@ -12,5 +12,5 @@ def survivorship_words(found: Survivorship) -> str:
 
 def of_study(study: Row) -> str:
     """Say it of a stored backtest, benchmark or ranking; empty where nothing was counted."""
-    counts = read_survivorship(study["config"].get("list"))
-    return "" if counts is None else survivorship_words(counts)
+    counts = study["config"].get("list")
+    return "" if counts is None else survivorship_words(Survivorship(**counts))

@@ -27,7 +27,7 @@ from flows.settings import err, page_of
 from flows.studies.csi300 import Csi300, Files
 from flows.studies.printed import benchmark_parts
 from flows.studies.published import PublishedExperiment
-from flows.studies.study import run_attended
+from flows.studies.study import run_study
 
 commands = typer.Typer()
 # The options that have no effect on a benchmark.
@@ -116,7 +116,7 @@ def _csi300(
         )
     files = Files(prices=request.prices, index=request.index, members=members)
     with err.status("ranking CSI 300"):
-        return run_attended(Csi300(files, networks, seeds), "csi300")
+        return run_study(Csi300(files, networks, seeds))
 
 
 def csi300_answer(found: ranking_pages.Ranking) -> Answer:
@@ -180,7 +180,7 @@ def run_published(
     context = open_stored_context(request)
     require_set(context.market, published_set)
     experiment = PublishedExperiment(context, published_set, tuple(range(seeds)), with_grid)
-    result = run_attended(experiment, request.market)
+    result = run_study(experiment)
     document = {
         "benchmark": result.row,
         "scores": result.scores,

@@ -31,7 +31,7 @@ from flows.nightly.fetch import fetch_bars
 from flows.nightly.paper import next_orders
 from flows.settings import err, page_of
 from flows.studies.ranking import SETS, Plan, Walk, market_file_of
-from flows.studies.study import run_attended
+from flows.studies.study import run_study
 
 commands = typer.Typer()
 
@@ -264,7 +264,7 @@ def _run_or_read_ranking(request: RunRequest, plan: Plan, workers: int = 1) -> p
     """
     fetch_named(request, plan.first)
     walk = Walk(open_stored_context(request), plan, workers)
-    return run_attended(walk, f"{request.market} {plan.first} .. {plan.last}")
+    return run_study(walk)
 
 
 def ranking_parts(found: page.Ranking) -> Iterator[Part]:

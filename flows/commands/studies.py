@@ -21,12 +21,10 @@ from flows.settings import err
 from flows.studies.backtest import (
     Plan,
     PricesKnown,
-    keep_attention,
     open_backtest,
-    require_sessions,
 )
 from flows.studies.printed import audit_parts, backtest_parts
-from flows.studies.study import run_attended
+from flows.studies.study import run_study
 
 commands = typer.Typer()
 
@@ -126,17 +124,15 @@ def backtest(
         costs=costs,
         prices_known=prices_known,
     )
-    attention_days = tuple(attention or ())
     fetch_named(request, plan.first)
     require_stored(
         request,
         "name the source of its prices with --source, or give --prices FILE, and --index FILE if "
         "those prices lack the index",
     )
-    opened = open_backtest(request, plan, workers=workers, cluster=cluster)
-    require_sessions(opened, attention_days)
-    result = run_attended(opened, f"{request.market} {plan.first} .. {plan.last}")
-    keep_attention(opened, attention_days)
+    result = run_study(
+        open_backtest(request, plan, workers=workers, cluster=cluster, attention=attention or ())
+    )
     document = {
         "row": result.row,
         "folds": result.folds,

@@ -30,7 +30,7 @@ from dtml.markets import Market, load_market_file
 from dtml.markets.definition import NetworkName
 from dtml.prices.bars import check
 from dtml.prices.sessions import sessions_between
-from dtml.ranking.features import FEATURES, RULES, rule_scores
+from dtml.ranking.features import FEATURES
 from dtml.ranking.outcomes import Leg, sessions_to
 from dtml.ranking.panel import Grid
 from dtml.ranking.rankers import RankersConfig
@@ -170,6 +170,11 @@ class Csi300(RankingStudy):
         """Return the accepted bars of the files."""
         return read_bars(self.market, self.files, self.table_of.test[1])
 
+    @property
+    def known(self) -> tuple[pd.DataFrame, datetime]:
+        """Return the bars; the files do not say when one became known."""
+        return self.bars, datetime.now(UTC)
+
     @cached_property
     def history(self) -> History:
         """Return the models' features and outcomes."""
@@ -203,13 +208,10 @@ class Csi300(RankingStudy):
         return study_id(NAME, self.table_of.test[0], settings, self.bars)
 
     @cached_property
-    def spans(self) -> tuple[Split, slice]:
-        """Return the split of the benchmark, and the longer span of days that a network is given.
+    def splits(self) -> list[Split]:
+        """Return the only split, as positions of sessions.
 
-        All are positions of sessions. The split's `scored` are the days tested. Its `trained` are
-        the days whose outcomes were known before the validation began. A network also gets the days
-        of the validation, on which it chooses its epoch: its span goes on to the last day whose
-        outcome was known before the first day tested.
+        It trains on the days whose outcomes were known before the validation began.
         """
         # Places of the first sessions of the validation and of the test, and of the session after
         # the test, `stop`. The last date of the test is no session: the next one is just after it.
@@ -217,11 +219,13 @@ class Csi300(RankingStudy):
             int(self.history.panel.sessions.searchsorted(pd.Timestamp(day)))
             for day in (self.table_of.validation[0], *self.table_of.test)
         )
-        horizon = sessions_to(LEG)
-        trained, of_networks = (
-            slice(0, known_before(place, horizon=horizon)) for place in (first_validation, first)
-        )
-        return Split(trained=trained, scored=slice(first, stop)), of_networks
+        trained = slice(0, known_before(first_validation, horizon=sessions_to(LEG)))
+        return [Split(trained=trained, scored=slice(first, stop))]
+
+    @cached_property
+    def returns(self) -> Mapping[Leg, Grid]:
+        """Return the only return by which it is scored."""
+        return {LEG: self.history.outcome[self.days]}
 
     def models(self) -> dict[str, Grid]:
         """Train every model, and return their scores on the days tested, [sessions stocks].
@@ -229,15 +233,16 @@ class Csi300(RankingStudy):
         They are ridge and boosting, their blend, and the networks.
         """
         train_or_load = partial(train_once, self.folder)
-        split, of_networks = self.spans
         # All but networks learn only from days before the validation.
         without = replace(self.rankers, networks=())
-        scores = walk_rankers(self.history, [split], without, train_or_load)
+        scores = walk_rankers(self.history, self.splits, without, train_or_load)
         if self.networks:
-            # The last days of these are the validation on which a network chooses its epoch. This
-            # walk has ridge and boosting too, but does not train them on these days: a training is
-            # named after the model and the first day scored, so those above are loaded.
-            longer = replace(split, trained=of_networks)
+            # A network is given the days up to the test, of which the last are the validation on
+            # which it chooses its epoch. This walk has ridge and boosting too, but does not train
+            # them on these days: a training is named after the model and the first day scored, so
+            # those above are loaded.
+            before_test = known_before(self.days.start, horizon=sessions_to(LEG))
+            longer = replace(self.splits[0], trained=slice(0, before_test))
             walked = walk_rankers(self.history, [longer], self.rankers, train_or_load)
             scores |= {each.name: walked[each.name] for each in self.rankers.networks}
         return scores
@@ -245,34 +250,28 @@ class Csi300(RankingStudy):
     def make(self) -> None:
         """Train every model, score it on the test span, and store the figures."""
         start = time.perf_counter()
-        models = self.models()
-        split, _of_networks = self.spans
+        predictions = self.with_rules(self.models())
         sessions = self.history.panel.sessions
-        trained = sessions[split.trained]
-        rules = {name: rule_scores(self.history.features, name) for name in RULES}
-        outcome = self.history.outcome[split.scored]
-        columns = []
-        for name, scores in {**models, **rules}.items():
-            tested = np.where(self.history.there, scores, np.nan)[split.scored]
-            columns.append({"model": name, "source": "", **_figures(tested, outcome)})
+        scored, trained = sessions[self.days], sessions[self.splits[0].trained]
+        columns = [
+            {"model": name, "source": "", **_figures(scores[self.days], self.returns[LEG])}
+            for name, scores in predictions.items()
+        ]
         table = {
             "columns": columns,
             "published": self.table_of.published,
             "differences": self.table_of.differences,
             "trained": [str(trained[0].date()), str(trained[-1].date())],
         }
-        self.save(
-            models,
-            [split],
-            {LEG: outcome},
+        found = self.score(
+            predictions,
             pd.DataFrame(),
-            bars=self.bars,
-            first=sessions[split.scored][0].date(),
-            last=sessions[split.scored][-1].date(),
+            first=scored[0].date(),
+            last=scored[-1].date(),
             config={**self.config, "table": table, "trading": asdict(self.market.trading)},
-            data_watermark=datetime.now(UTC),  # the files do not say when a bar became known
             seconds=time.perf_counter() - start,
         )
+        self.save(found)
 
 
 def _figures(scores: Grid, outcome: Grid) -> dict[str, float]:

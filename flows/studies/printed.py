@@ -12,6 +12,7 @@ from dtml.pages.rendering import said
 from dtml.pages.survivorship import of_study
 from flows.audit import SESSIONS, STOCKS
 from flows.console import ConsoleTable, Part, rendered, score_tables, styled
+from flows.settings import page_of
 from flows.studies.backtest import Result
 from flows.studies.published import Benchmark
 
@@ -51,7 +52,7 @@ def benchmark_parts(result: Benchmark) -> Iterator[Part]:
     ):
         if words:
             yield f"{name:10}{words}"
-    yield f"page      {result.page}"
+    yield f"page      {page_of('benchmark', benchmark)}"
 
 
 def _in_lines(cell: str) -> str:
@@ -83,7 +84,7 @@ def backtest_parts(result: Result) -> Iterator[Part]:
     )
     yield said("settlements", backtest_pages.ordered(result.portfolios)) or None
     yield backtest_pages.verdict(row, result.scores, result.portfolios)
-    yield f"page      {result.page}"
+    yield f"page      {page_of('backtest', row)}"
     yield ASK_MORE.format(**row)
 
 

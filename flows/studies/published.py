@@ -5,11 +5,10 @@ Until the scores are made, only `PublishedExperiment.read_test` loads bars of th
 training and validation spans, which lie before it. The page comes from the store alone, so that it
 is the same when it is written again."""
 
-import hashlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime
 from functools import cached_property
 from importlib.metadata import version
@@ -46,15 +45,14 @@ from dtml.training import (
     fit_members,
     no_report,
     stack_members,
-    state_file,
 )
 from dtml.windows import WindowConfig, Windows
-from flows.nightly.context import MarketContext, Tonight, stored_bars
-from flows.nightly.score import outcome_rows, record_outcomes
+from flows.nightly.context import MarketContext, stored_bars
 from flows.nightly.train import windows_of
 from flows.progress import training_progress
 from flows.service.tasks import as_task
-from flows.settings import data_folder, page_of
+from flows.settings import data_folder
+from flows.studies.backtest import stock_day_rows, store_outcomes
 from flows.studies.study import Study, study_id
 
 log = logging.getLogger(__name__)
@@ -89,7 +87,7 @@ Trials = Mapping[str, list[Trial]]  # by model; the best on validation comes fir
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Hold a benchmark as stored, and where its page is.
+    """Hold a benchmark as stored.
 
     `row` is its row of the table `benchmark`; `scores` and `seeds` are its rows of
     `benchmark_score` and `benchmark_seed`.
@@ -99,7 +97,6 @@ class Benchmark:
     scores: pd.DataFrame
     seeds: pd.DataFrame
     number: int  # among the benchmarks of its set, from 1 on
-    page: Path
 
 
 @dataclass(frozen=True)
@@ -113,8 +110,6 @@ class PublishedExperiment(Study[Benchmark]):
     paper: PublishedSet
     seeds: tuple[int, ...]
     with_grid: bool = False  # whether DTML is trained with other configurations too
-    # The windows of the days up to the end of validation, by their length.
-    _windows: dict[int, Windows] = field(default_factory=dict, repr=False)
 
     table = "benchmark"
     read_at = "test_read_at"
@@ -144,13 +139,13 @@ class PublishedExperiment(Study[Benchmark]):
         with reading(self.engine) as conn:
             stored = prices.last_sessions(conn, self.context.name)
         stocks = self.context.market.symbols
-        index = self.context.market.index.symbol
-        latest_first = sorted(stored[stored.index.isin(stocks)], reverse=True)
-        if index not in stored or 2 * len(latest_first) < len(stocks):
-            return None
-        # The last session of the stock in the middle: half of the stocks, rounded up, reach it.
-        of_half_the_stocks = latest_first[(len(stocks) + 1) // 2 - 1].date()
-        return min(of_half_the_stocks, stored[index].date(), self.paper.test[1])
+        latest_first = stored.reindex(list(stocks)).sort_values(ascending=False)
+        # That of the stock in the middle, missing for more than half: half of them reach it.
+        of_half_the_stocks = latest_first.iloc[(len(stocks) + 1) // 2 - 1]
+        of_index = stored.get(self.context.market.index.symbol)
+        ends = pd.Series([of_half_the_stocks, of_index, pd.Timestamp(self.paper.test[1])])
+        last = ends.min(skipna=False)
+        return None if pd.isna(last) else last.date()
 
     def require_test_span(self) -> None:
         """Raise DtmlError unless the store holds the test span to its end.
@@ -219,12 +214,9 @@ class PublishedExperiment(Study[Benchmark]):
 
         Raises DtmlError if no day of one of the two has a label.
         """
-        if window not in self._windows:
-            self._windows[window] = self._build_windows(self.known[0], window)
-        windows = self._windows[window]
-        return self._days_of(windows, self.paper.train), self._days_of(
-            windows, self.paper.validation
-        )
+        windows = self._known_windows[window]
+        train = self._days_of(windows, self.paper.train)
+        return train, self._days_of(windows, self.paper.validation)
 
     def read_test(self) -> tuple[dict[int, Windows], pd.DataFrame, datetime]:
         """Return the test days by the length of their windows, and the bars up to their end.
@@ -233,9 +225,9 @@ class PublishedExperiment(Study[Benchmark]):
         loads bars of the test span. Raises DtmlError if no test day has a label.
         """
         bars, known_at = stored_bars(self.context, date.min, self.paper.test[1])
-        test_days: dict[int, Windows] = {}
-        for window in self.windows:
-            days = self._days_of(self._build_windows(bars, window), self.paper.test)
+        test_days = {}
+        for window, windows in self._windows_of(bars).items():
+            days = self._days_of(windows, self.paper.test)
             # Else the last day would be the one after the last bar, which has no outcome.
             day_places = days.movement.isfinite().any(dim=1).nonzero()  # [days with a return, 1]
             test_days[window] = days.days(slice(int(day_places[0]), int(day_places[-1]) + 1))
@@ -252,10 +244,17 @@ class PublishedExperiment(Study[Benchmark]):
             )
         return days
 
-    def _build_windows(self, bars: pd.DataFrame, window: int) -> Windows:
-        return windows_of(
-            self.context, bars, self.window_config(window), self.context.market.symbols
-        )
+    @cached_property
+    def _known_windows(self) -> dict[int, Windows]:
+        return self._windows_of(self.known[0])
+
+    def _windows_of(self, bars: pd.DataFrame) -> dict[int, Windows]:
+        """Return the windows of every length that the models read."""
+        symbols = self.context.market.symbols
+        return {
+            window: windows_of(self.context, bars, self.window_config(window), symbols)
+            for window in self.windows
+        }
 
     def window_config(self, window: int) -> WindowConfig:
         """Return the settings by which the market's bars become windows of this length."""
@@ -288,37 +287,20 @@ class PublishedExperiment(Study[Benchmark]):
             if window in (None, recipe.window)
         }
 
-    def state_folder(self, window: int) -> Path:
-        """Return the folder from which trainings on exactly these days resume.
-
-        Its name has a digest of the days and of the versions that compute, so that a training never
-        resumes from a state of other days or versions.
-        """
-        versions = f"{version('dtml-nightshift')} {version('torch')}"
-        digest = hashlib.sha256(versions.encode())
-        for windows in self.spans(window):
-            for values in (windows.rows, windows.observed, windows.movement):
-                digest.update(values.contiguous().numpy().tobytes())
-        name = f"paper-{self.paper.market}-{window}-{digest.hexdigest()[:8]}"
-        return data_folder() / "training" / name
-
-    def read(self, conn: Connection) -> Benchmark | None:
+    def stored(self) -> Benchmark | None:
         """Return the benchmark from the store, None if it is not stored."""
-        row = read_row(conn, "benchmark", id=self.id)
-        if row is None:
-            return None
-        of_benchmark: dict[str, Any] = {"columns": "-benchmark_id", "benchmark_id": self.id}
-        # Its place among those of its market, in the order in which they read the test span: 3 says
-        # that two others had read it before.
-        until = where.until(row["test_read_at"])
-        so_far = read(conn, "benchmark", columns="id", market=row["market"], test_read_at=until)
-        return Benchmark(
-            row=row,
-            scores=read(conn, "benchmark_score", order="protocol, predictor", **of_benchmark),
-            seeds=read(conn, "benchmark_seed", **of_benchmark),
-            number=len(so_far),
-            page=page_of("benchmark", row),
-        )
+        with reading(self.engine) as conn:
+            row = read_row(conn, "benchmark", id=self.id)
+            if row is None:
+                return None
+            of_benchmark: dict[str, Any] = {"columns": "-benchmark_id", "benchmark_id": self.id}
+            scores = read(conn, "benchmark_score", order="protocol, predictor", **of_benchmark)
+            seeds = read(conn, "benchmark_seed", **of_benchmark)
+            # Its place among those of its market, in the order in which they read the test span: 3
+            # says that two others had read it before.
+            until = where.until(row["test_read_at"])
+            so_far = read(conn, "benchmark", columns="id", market=row["market"], test_read_at=until)
+        return Benchmark(row, scores, seeds, number=len(so_far))
 
     def page(self, stored: Benchmark) -> str:
         """Render the page from what is stored."""
@@ -368,7 +350,7 @@ def train_models(
             *experiment.spans(window),
             list(members.values()),
             device=choose_device(experiment.context.device),
-            state_folder=experiment.state_folder(window),
+            state_folder=experiment.folder / str(window),
             on_epoch=on_epoch,
         )
         fits.update(zip(members, fits_of_window, strict=True))
@@ -444,13 +426,7 @@ def _choose(experiment: PublishedExperiment) -> tuple[Trials, dict[str, Any]]:
     The seconds are None if an earlier process did a part, as the states that it left show.
     """
     start = time.perf_counter()
-    device = choose_device(experiment.context.device)
-    folders = {window: experiment.state_folder(window) for window in experiment.windows}
-    was_begun = any(
-        state_file(folder, member, device).exists()
-        for window, folder in folders.items()
-        for member in experiment.members(window).values()
-    )
+    was_begun = any(experiment.folder.rglob("*.safetensors"))
     members = experiment.members()
     windows = [recipe.window for _model, recipe, _seed in members]
     with training_progress(list(members.values()), windows) as on_epoch:
@@ -499,8 +475,11 @@ def _score_and_store(
     for rule, directions in experiment.rule_directions(bars, days).items():
         predictors.append(Predictor(rule, directions[None], is_rule=True))  # one member
     scores = scoreboard(predictors, movement=movement, target=days.target)
-    published = [_published_figures(experiment, row) for row in scores.to_dict("records")]
-    scores = scores.join(pd.DataFrame(published))  # a row for each score, in the same order
+    # Those of the paper are under its own label protocol.
+    of_paper = {name: asdict(figure) for name, figure in experiment.paper.published.items()}
+    published = pd.DataFrame.from_dict(of_paper, orient="index").add_prefix("published_")
+    named = scores["predictor"].where(scores["protocol"] == "published")
+    scores = scores.join(published.reindex(named).set_axis(scores.index))
     run_ids = f"{experiment.id}-" + scores["predictor"]
     scores["run_id"] = run_ids.astype(object).mask(scores["is_rule"], None)
     # Seeds are scored on none but the stock-days that all predictors have.
@@ -511,7 +490,7 @@ def _score_and_store(
     config: dict[str, Any] = {name: each[0].settings for name, each in trials.items()}
     if experiment.paper.notes:
         config["data"] = experiment.paper.notes
-    config["list"] = survivorship_of(market, days.target, bars).stored
+    config["list"] = asdict(survivorship_of(market, days.target, bars))
     row = {
         "id": experiment.id,
         "market": experiment.paper.market,
@@ -531,36 +510,16 @@ def _score_and_store(
             run = _run_of(experiment, name, each[0], read_at)
             save(conn, "run", run)
             of_members = probabilities[name][0]  # [members days stocks] of the chosen trial
-            predicted = _stock_day_rows(
+            predicted = stock_day_rows(
                 windows[each[0].window],
                 probability=of_members.mean(axis=0),
                 probability_std=of_members.std(axis=0),
             )
             owner = {"market": row["market"], "known_at": known_at, "made_at": read_at}
             save(conn, "prediction", predicted.assign(run_id=run["id"]), **owner)
-        settled = _stock_day_rows(days, change=movement)
-        record_outcomes(
-            conn,
-            # From these bars come the rules beside which the settled nights are scored.
-            Tonight(experiment.context, experiment.paper.test[1]),
-            outcome_rows(settled["symbol"], settled["target"], settled["change"].to_numpy()),
-            known_at=known_at,
-            recorded_at=read_at,
-        )
+        last = experiment.paper.test[1]
+        store_outcomes(conn, experiment.context, last, days, movement, known_at=known_at)
         backtests.save_benchmark(conn, row, scores, seeds)
-
-
-def _published_figures(experiment: PublishedExperiment, row: Mapping[Any, Any]) -> dict[str, float]:
-    """Return the paper's ACC and MCC of the predictor of a score, with their standard deviations.
-
-    They are NaN if the paper has no figures of the predictor, or if the score is under another
-    label protocol than the paper's, "published".
-    """
-    figure = experiment.paper.published.get(row["predictor"])
-    names = ("acc", "acc_sd", "mcc", "mcc_sd")
-    if figure is None or row["protocol"] != "published":
-        return {f"published_{name}": np.nan for name in names}
-    return {f"published_{name}": getattr(figure, name) for name in names}
 
 
 def _seed_rows(
@@ -617,19 +576,6 @@ def _run_of(
         "created_at": created_at,
         "computed_by": computed_by(choose_device(experiment.context.device)),
     }
-
-
-def _stock_day_rows(windows: Windows, **values: Float[ndarray, "days stocks"]) -> pd.DataFrame:
-    is_known = np.isfinite(next(iter(values.values())))
-    day_places, stock_places = np.nonzero(is_known)
-    return pd.DataFrame(
-        {
-            "as_of": windows.as_of[day_places],
-            "target": windows.target[day_places],
-            "symbol": pd.Index(windows.symbols)[stock_places],
-            **{name: value[is_known] for name, value in values.items()},
-        }
-    )
 
 
 def _calibration_curves(conn: Connection, stored: Benchmark) -> dict[str, pd.DataFrame]:

@@ -23,17 +23,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool
-from numpy import ndarray
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Engine
 from threadpoolctl import threadpool_limits
 
-from db.engine import transaction
+from db.engine import reading, transaction
 from db.rows import rankings
 from dtml.backtest.turnover import after_costs
 from dtml.errors import UsageError
 from dtml.evaluation.metrics import MINIMUM_DAYS
 from dtml.evaluation.ranking import (
+    Flags,
     both_known,
     decile_spreads,
     rank_differences,
@@ -81,8 +80,7 @@ from translation.atomic_files import write_whole
 
 log = logging.getLogger(__name__)
 
-StockDays = Bool[ndarray, "days stocks"]
-Parts = Mapping[tuple[str, str], StockDays]  # by kind and value
+Parts = Mapping[tuple[str, str], Flags]  # by kind and value
 
 VALIDATION = 252  # sessions before the first close, on which portfolios that trade less are chosen
 # Bars are read so long after the last close: the outcome of the longest leg needs them.
@@ -115,34 +113,56 @@ class RankingStudy(Study[Ranking]):
 
     @property
     @abstractmethod
+    def engine(self) -> Engine:
+        """Return the store."""
+
+    @property
+    @abstractmethod
     def market(self) -> Market:
         """Return the market."""
+
+    @property
+    @abstractmethod
+    def known(self) -> tuple[pd.DataFrame, datetime]:
+        """Return the bars, and the moment at which they were known."""
 
     @property
     @abstractmethod
     def history(self) -> History:
         """Return what the models read: ranked features and outcomes of each day's constituents."""
 
-    def read(self, conn: Connection) -> Ranking | None:
+    @property
+    @abstractmethod
+    def splits(self) -> list[Split]:
+        """Return the days that each training reads, and those that it ranks."""
+
+    @property
+    def days(self) -> slice:
+        """Return the days that are ranked and scored, as positions of the history's sessions."""
+        return slice(self.splits[0].scored.start, self.splits[-1].scored.stop)
+
+    def stored(self) -> Ranking | None:
         """Return the ranking from the store, with its tear sheet if the file is here."""
-        return read_ranking(conn, self.id)
+        with reading(self.engine) as conn:
+            return read_ranking(conn, self.id)
 
     def page(self, stored: Ranking) -> str:
         """Render the page of the ranking."""
         return ranking_page(stored)
 
-    def returns(self, days: slice) -> dict[Leg, Grid]:
+    @cached_property
+    def returns(self) -> Mapping[Leg, Grid]:
         """Return the return over each leg of each stock-day that is ranked, NaN for the others."""
         panel = self.history.panel
         found: dict[Leg, Grid] = {}
         for leg in measured_legs(panel):
             outcome = outcomes(panel, leg, max_return=self.market.checks.max_return)
-            found[leg] = np.where(self.history.there, outcome, np.nan)[days]
+            found[leg] = np.where(self.history.there, outcome, np.nan)[self.days]
         return found
 
-    def parts(self, days: slice) -> Parts:
+    def parts(self) -> Parts:
         """Return the masks of all stock-days (with an empty value), and of each year's."""
-        sessions = self.history.panel.sessions[days]
+        sessions = self.history.panel.sessions[self.days]
         every = np.ones((len(sessions), len(self.history.panel.symbols)), dtype=bool)
         years = {
             ("year", str(year)): np.broadcast_to((sessions.year == year)[:, None], every.shape)
@@ -150,72 +170,78 @@ class RankingStudy(Study[Ranking]):
         }
         return {("all", ""): every, **years}
 
-    def save(
-        self,
-        models: Mapping[str, Grid],
-        splits: list[Split],
-        returns: Mapping[Leg, Grid],
-        portfolios: pd.DataFrame,
-        *,
-        bars: pd.DataFrame,
-        **columns: Any,
-    ) -> None:
-        """Score the models and rules over the days of the splits, and store the ranking.
-
-        `models` are the scores of each model on all sessions, [sessions stocks]; `returns` those of
-        the days by leg. Of the table's columns, `columns` has those that depend on the study.
-        """
-        history = self.history
-        leg = history.leg
-        days = slice(splits[0].scored.start, splits[-1].scored.stop)
-        rules = {name: rule_scores(history.features, name) for name in RULES}
-        predictions = {
-            name: np.where(history.there, scores, np.nan)[days]
+    def with_rules(self, models: Mapping[str, Grid]) -> dict[str, Grid]:
+        """Return the scores of models and of every rule, NaN where a stock is not ranked."""
+        rules = {name: rule_scores(self.history.features, name) for name in RULES}
+        return {
+            name: np.where(self.history.there, scores, np.nan)
             for name, scores in {**models, **rules}.items()
         }
+
+    def score(
+        self, predictions: Mapping[str, Grid], portfolios: pd.DataFrame, **columns: Any
+    ) -> Ranking:
+        """Score models and rules over the days that are ranked.
+
+        `predictions` are the scores of each on all sessions, [sessions stocks]. Of the table's
+        columns, `columns` has those that depend on the study.
+        """
+        leg = self.history.leg
+        splits = self.splits
+        of_days = {name: scores[self.days] for name, scores in predictions.items()}
         scores = []
-        parts = self.parts(days)
-        for predictor, scored_leg, (part, value) in product(predictions, returns, parts):
+        parts = self.parts()
+        for predictor, scored_leg, (part, value) in product(predictions, self.returns, parts):
             # Parts are scored only on the leg for which the models were trained.
             if part == "all" or scored_leg == leg:
-                of_part = np.where(parts[part, value], predictions[predictor], np.nan)
-                score = score_ranking(of_part, returns[scored_leg], overlap=overlap_of(scored_leg))
+                of_part = np.where(parts[part, value], of_days[predictor], np.nan)
+                figures = score_ranking(
+                    of_part, self.returns[scored_leg], overlap=overlap_of(scored_leg)
+                )
                 named = {"predictor": predictor, "leg": scored_leg, "slice": part, "value": value}
-                scores.append({**named, "is_rule": predictor in RULES, **score})
-        differences = pd.DataFrame(
-            rank_differences(predictions, returns[leg], overlap=overlap_of(leg))
-        )
-        closes = history.panel.sessions[days]
-        listed = survivorship_of(self.market, closes, bars).stored
+                scores.append({**named, "is_rule": predictor in RULES, **figures})
+        differences = rank_differences(of_days, self.returns[leg], overlap=overlap_of(leg))
+        before = slice(0, splits[0].trained.stop)
+        rules = {name: predictions[name][before] for name in RULES}
+        bars, watermark = self.known
+        sessions = self.history.panel.sessions[self.days]
         row = {
             "id": self.id,
             "market": self.market.name,
             "leg": leg,
             # On any day. Ridge is always trained, and scores each stock that is ranked.
-            "stocks": int(np.isfinite(predictions["ridge"]).any(axis=0).sum()),
+            "stocks": int(np.isfinite(of_days["ridge"]).any(axis=0).sum()),
             "folds": len(splits),
-            "best_rule": best_rule(rules, history.outcome, slice(0, splits[0].trained.stop)),
+            "best_rule": best_rule(rules, self.history.outcome[before]),
             "code_version": version("dtml-nightshift"),
+            "data_watermark": watermark,
             "read_at": datetime.now(UTC),
             **columns,
-            "config": {**columns["config"], "list": listed},
+            "config": {
+                **columns["config"],
+                "list": asdict(survivorship_of(self.market, sessions, bars)),
+            },
         }
+        return Ranking(
+            row, pd.DataFrame(scores), pd.DataFrame(differences).assign(leg=leg), portfolios
+        )
+
+    def save(self, ranking: Ranking) -> None:
+        """Store a ranking."""
         with transaction(self.engine) as conn:
             rankings.save_ranking(
-                conn, row, pd.DataFrame(scores), differences.assign(leg=leg), portfolios
+                conn, ranking.row, ranking.scores, ranking.differences, ranking.portfolios
             )
 
 
-def best_rule(rules: Mapping[str, Grid], outcome: Grid, days: slice) -> str:
-    """Return the rule with the highest mean rank IC on these days; of equals, the first.
+def best_rule(rules: Mapping[str, Grid], outcome: Grid) -> str:
+    """Return the rule with the highest mean rank IC on some days; of equals, the first.
 
     The days must lie before all that are scored, so that the choice does not know the outcomes.
     """
-
-    def mean_rank_ic(name: str) -> float:
-        return float(np.nanmean(rank_ics(*both_known(rules[name][days], outcome[days]))))
-
-    return max(rules, key=mean_rank_ic)
+    return max(
+        rules, key=lambda name: float(np.nanmean(rank_ics(*both_known(rules[name], outcome))))
+    )
 
 
 @dataclass(frozen=True)
@@ -264,7 +290,7 @@ class Walk(RankingStudy):
         return RankersConfig(self.plan.leg, networks=tuple(networks))
 
     @cached_property
-    def bars(self) -> tuple[pd.DataFrame, datetime]:
+    def known(self) -> tuple[pd.DataFrame, datetime]:
         """Return the bars up to the last one that an outcome needs, and their watermark.
 
         Raises UsageError where they end before the plan does.
@@ -281,7 +307,12 @@ class Walk(RankingStudy):
     @cached_property
     def history(self) -> History:
         """Return what the models read: ranked features and outcomes of each day's constituents."""
-        return history_of(self.context, self.bars[0], self.plan.leg)
+        return history_of(self.context, self.known[0], self.plan.leg)
+
+    @cached_property
+    def splits(self) -> list[Split]:
+        """Return the days that each training reads, and those that it ranks."""
+        return folds(self.history, pd.Timestamp(self.plan.first), pd.Timestamp(self.plan.last))
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -297,7 +328,7 @@ class Walk(RankingStudy):
     @cached_property
     def id(self) -> str:
         """Return the name of the ranking."""
-        bars = self.bars[0]
+        bars = self.known[0]
         rejected = digest_of_rejected(self.context, bars)
         settings = [asdict(self.plan), self.config, self.market.settings, rejected]
         return study_id(self.context.name, self.plan.first, settings, bars)
@@ -306,9 +337,9 @@ class Walk(RankingStudy):
         """Walk every model and rule, store their scores, and write the tear sheet."""
         start = time.perf_counter()
         history = self.history
-        splits = folds(history, pd.Timestamp(self.plan.first), pd.Timestamp(self.plan.last))
-        days = slice(splits[0].scored.start, splits[-1].scored.stop)
-        bars, watermark = self.bars
+        splits = self.splits
+        days = self.days
+        bars = self.known[0]
         # A return needs the opens of two sessions after the first close that is scored.
         first = history.panel.sessions[days.start]
         if bars.loc[bars["session"] > first, "session"].nunique() < 2:
@@ -320,10 +351,7 @@ class Walk(RankingStudy):
         to_train = list(trainings(history, splits, self.rankers))
         if self.workers > 1:
             # The walk below then finds the scores of every training in the folder.
-            as_task(
-                "train side by side",
-                lambda: train_side_by_side(self, to_train, self.folder, self.workers),
-            )
+            as_task("train side by side", lambda: train_side_by_side(self, to_train))
         with rankings_progress(self.context.name, len(to_train)) as on_training:
             reported = reporting(once, on_training)
             scores = as_task("walk", lambda: walk_rankers(history, splits, self.rankers, reported))
@@ -334,38 +362,36 @@ class Walk(RankingStudy):
             )
             if doubt := doubt_of(self.context, history, scores[OWN][days], days):
                 log.warning("%s", doubt)
-        portfolios = as_task("portfolios", lambda: self._portfolios(days, scores[HEADLINE]))
-        returns = self.returns(days)
-        as_task(
+        predictions = self.with_rules(scores)
+        portfolios = as_task("portfolios", lambda: self._portfolios(predictions[HEADLINE]))
+        found = as_task(
             "score",
-            lambda: self.save(
-                scores,
-                splits,
-                returns,
+            lambda: self.score(
+                predictions,
                 portfolios,
-                bars=bars,
                 first=self.plan.first,
                 last=self.plan.last,
                 config={**self.config, "source": newest_source(self.context)},
-                data_watermark=watermark,
                 seconds=time.perf_counter() - start,
             ),
         )
-        as_task("tear sheet", lambda: self._write_sheet(days, scores[HEADLINE], returns))
+        # Before the rows: a walk that ends between the two is not stored, and writes it again.
+        as_task("tear sheet", lambda: self._write_sheet(found, predictions))
+        self.save(found)
 
-    def parts(self, days: slice) -> Parts:
+    def parts(self) -> Parts:
         """Return the masks of each part of the stock-days that is scored by itself.
 
         The kinds are "all" stock-days and "year", as elsewhere; "sector"; and "move": thirds of
         each day's stocks by how far their return is from the day's median.
         """
-        parts = dict(super().parts(days))
+        parts = dict(super().parts())
         every = parts["all", ""]
         sectors = {stock.symbol: stock.sector for stock in self.market.constituents}
         of_stock = np.array([sectors.get(name) or "" for name in self.history.panel.symbols])
         for sector in sorted(set(of_stock) - {""}):
             parts["sector", sector] = np.broadcast_to(of_stock == sector, every.shape)
-        outcome = self.history.outcome[days]
+        outcome = self.history.outcome[self.days]
         # NumPy warns of days without an outcome.
         with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
             median = np.nanmedian(outcome, axis=1, keepdims=True)
@@ -376,7 +402,7 @@ class Walk(RankingStudy):
             parts["move", value] = third == number
         return parts
 
-    def _portfolios(self, days: slice, scores: Grid) -> pd.DataFrame:
+    def _portfolios(self, scores: Grid) -> pd.DataFrame:
         """Return the performance after costs of the portfolios that trade a ranking.
 
         How much to trade is chosen on the last `VALIDATION` sessions before the first close, or on
@@ -386,7 +412,7 @@ class Walk(RankingStudy):
         """
         history = self.history
         sessions = history.panel.sessions
-        first = days.start
+        first = self.days.start
         begin = max(first - VALIDATION, earliest(history.leg))
         scores = scores.copy()  # those of the validation are written into it
         if first - begin >= MINIMUM_DAYS:
@@ -400,37 +426,35 @@ class Walk(RankingStudy):
             scores[begin:first] = validation_scores[HEADLINE][begin:first]
         else:
             begin = first
-        traded = slice(begin, days.stop)
+        traded = slice(begin, self.days.stop)
         return after_costs(
             scores=np.where(history.there[traded], scores[traded], np.nan),
             as_of=sessions[traded],
-            quotes=quotes_of(self.context, self.bars[0], history.panel.symbols),
+            quotes=quotes_of(self.context, self.known[0], history.panel.symbols),
             trading=self.market.trading,
             first=sessions[first],
         )
 
-    def _write_sheet(self, days: slice, scores: Grid, returns: Mapping[Leg, Grid]) -> None:
-        """Write the tear sheet of the model HEADLINE, whose `scores` are of all sessions."""
-        stored = self.stored()
-        assert stored is not None
-        strongest = stored.strongest
-        rule = stored.row["best_rule"] if strongest is None else strongest["other"]
+    def _write_sheet(self, found: Ranking, predictions: Mapping[str, Grid]) -> None:
+        """Write the tear sheet of the model HEADLINE; `predictions` are of all sessions."""
+        strongest = found.strongest
+        rule = found.row["best_rule"] if strongest is None else strongest["other"]
         history = self.history
+        days, returns = self.days, self.returns
         sessions = history.panel.sessions[days]
         leg = history.leg
         overlap = overlap_of(leg)
-        shown = {HEADLINE: scores, rule: rule_scores(history.features, rule)}
-        shown = {name: np.where(history.there, each, np.nan)[days] for name, each in shown.items()}
         cumulative = {}
-        for name, each in shown.items():
-            daily = rank_ics(*both_known(each, returns[leg]))
+        for name in (HEADLINE, rule):
+            daily = rank_ics(*both_known(predictions[name][days], returns[leg]))
             running = running_means(daily, overlap=overlap)
             cumulative[name] = cumulative_ic(sessions, daily, running)
+        scores = predictions[HEADLINE][days]
         spread_leg = TRADED_LEG if TRADED_LEG in returns else leg
-        # The store has the scores by leg and by sector already.
-        mine = stored.scores[stored.scores["predictor"] == HEADLINE].rename(
-            columns={"value": "sector"}
-        )
+        # The scores by leg and by sector were made already.
+        is_headline = found.scores["predictor"] == HEADLINE
+        mine = found.scores[is_headline].rename(columns={"value": "sector"})
+        legs = mine.loc[mine["slice"] == "all", OF_LEGS].sort_values("leg", ignore_index=True)
         sheet = TearSheet.of(
             predictor=HEADLINE,
             leg=leg,
@@ -438,31 +462,31 @@ class Walk(RankingStudy):
             overlap=overlap,
             cumulative=cumulative,
             sessions=sessions,
-            scores=shown[HEADLINE],
+            scores=scores,
             outcome=returns[leg],
-            gross=decile_spreads(*both_known(shown[HEADLINE], returns[spread_leg])),
+            gross=decile_spreads(*both_known(scores, returns[spread_leg])),
             constituents=self.market.is_constituent(sessions, history.panel.symbols).sum(axis=1),
             costs=self.market.trading.costs,
             year=sessions_a_year(self.market.calendar),
-            legs=mine.loc[mine["slice"] == "all", OF_LEGS].reset_index(drop=True),
+            legs=legs,
             sectors=mine.loc[mine["slice"] == "sector", OF_SECTORS].reset_index(drop=True),
         )
-        write_sheet(stored.row, sheet)
+        write_sheet(found.row, sheet)
 
 
-def train_side_by_side(walk: Walk, to_train: list[Training], folder: Path, workers: int) -> None:
-    """Run, in `workers` processes, the trainings whose scores the folder lacks; the slowest first.
+def train_side_by_side(walk: Walk, to_train: list[Training]) -> None:
+    """Run, in the walk's `workers`, the trainings whose scores its folder lacks; the slowest first.
 
     Each process writes the scores of its trainings into the folder. If one training fails, all
     processes are killed. Raises DtmlError if a process was killed from outside.
     """
-    missing = [each for each in to_train if not (folder / f"{each.name}.npy").exists()]
+    missing = [each for each in to_train if not (walk.folder / f"{each.name}.npy").exists()]
     ordered = sorted(
         missing, key=lambda each: (each.predictor not in NETWORKS, each.predictor != "boosting")
     )
-    inputs = (folder, walk.history, walk.rankers)
+    inputs = (walk.folder, walk.history, walk.rankers)
     with (
-        worker_pool(workers, _begin_worker, *inputs) as pool,
+        worker_pool(walk.workers, _begin_worker, *inputs) as pool,
         rankings_progress(walk.market.name, len(ordered)) as on_training,
     ):
         futures = [pool.submit(_train_one, training) for training in ordered]

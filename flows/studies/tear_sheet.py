@@ -19,7 +19,7 @@ from dtml.pages.ranking import HEADLINE, Ranking
 from flows.settings import page_of, write_page
 
 # Columns that are no numbers: days, and names.
-DATES = ("session", "first", "last")
+DATES = ("session",)
 NAMES = ("predictor", "leg", "sector")
 
 

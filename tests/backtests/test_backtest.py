@@ -26,14 +26,16 @@ from flows.nightly.context import stored_bars
 from flows.nightly.fetch import fetch_bars, history_start
 from flows.nightly.night import run_night
 from flows.nightly.train import windows_of
+from flows.settings import page_of
 from flows.studies import backtest as backtest_module
 from flows.studies.backtest import (
     Backtest,
+    Fold,
+    FoldRun,
     Job,
     Result,
-    keep_attention,
     one_by_one,
-    require_sessions,
+    open_backtest,
     run_fold,
     run_seed,
 )
@@ -126,7 +128,7 @@ def test_a_stock_is_in_the_backtest_only_while_it_was_a_member(run_request: RunR
     assert result.row["constituent_days"] == 9 * len(days) - absent
     assert result.row["without_price"] == 0
     assert result.row["config"]["source"] == "simulated"
-    page = result.page.read_text()
+    page = page_of("backtest", result.row).read_text()
     assert "The prices are simulated" in page
     assert "Predicted and actual share of rises, dtml" in page
     assert not result.row["list_is_snapshot"]
@@ -140,36 +142,35 @@ def test_a_rerun_adds_no_row_and_trains_nothing(
     with reading(backtest_of(run_request).context.engine) as conn:
         before = table_counts(conn)
     monkeypatch.setattr(backtest_module, "fit_model", None)
-    page = first.page.read_text()
-    first.page.unlink()
+    file = page_of("backtest", first.row)
+    page = file.read_text()
+    file.unlink()
     again = run_study(backtest_of(run_request))
     with reading(backtest_of(run_request).context.engine) as conn:
         assert table_counts(conn) == before
     assert again.row == first.row
-    assert again.page.read_text() == page
+    assert file.read_text() == page
 
 
 @pytest.mark.soak
-def test_an_interrupted_backtest_goes_on_at_the_fold_it_was_in(
-    run_request: RunRequest, tmp_path: Path
-) -> None:
+def test_an_interrupted_backtest_goes_on_at_the_fold_it_was_in(run_request: RunRequest) -> None:
     backtest = backtest_of(run_request)
     trained: list[int] = []
 
-    def cut_short(jobs: Sequence[Job]) -> Iterator[Path]:
+    def cut_short(jobs: Sequence[Job]) -> Iterator[FoldRun]:
+        yield run_fold(jobs[2])  # on several machines the last one may be done first
         yield run_fold(jobs[0])
-        run_fold(jobs[1])  # done, and not yet stored
         raise KeyboardInterrupt
 
-    def counted(jobs: Sequence[Job]) -> Iterator[Path]:
+    def counted(jobs: Sequence[Job]) -> Iterator[FoldRun]:
         for job in jobs:
-            trained.extend([] if job.card.exists() else [job.fold.number])
+            trained.append(job.fold.number)
             yield run_fold(job)
 
     with pytest.raises(KeyboardInterrupt):
         run_study(replace(backtest, runner=cut_short))
     run_study(replace(backtest, runner=counted))
-    assert trained == [3]
+    assert trained == [2]
     interrupted = everything(backtest)
     with backtest.context.engine.begin() as conn:
         for table in (
@@ -284,7 +285,7 @@ def test_a_warm_start_goes_on_from_the_fold_before(run_request: RunRequest) -> N
 def test_attention_is_kept_for_the_days_asked_for(run_request: RunRequest) -> None:
     backtest = backtest_of(run_request)
     run_study(backtest)
-    keep_attention(backtest, [date(2024, 3, 6)])
+    run_study(replace(backtest, attention=[date(2024, 3, 6)]))
     with reading(backtest.context.engine) as conn:
         run_id = read(conn, "backtest_fold", backtest_id=backtest.id)["run_id"].iloc[0]
         seen = read(
@@ -304,9 +305,9 @@ def test_attention_is_kept_for_the_days_asked_for(run_request: RunRequest) -> No
     assert_arrays_close_in_float32(seen.groupby("symbol")["weight"].sum(), 1)
     assert seen["symbol"].nunique() == 8
     with pytest.raises(UsageError, match=r"2024-03-09 \(Saturday\)"):
-        require_sessions(backtest, [date(2024, 3, 9)])
+        open_backtest(run_request, backtest.plan, attention=[date(2024, 3, 9)])
     with pytest.raises(UsageError, match=r"2024-04-01.*outside 2024-03-04 \.\. 2024-03-25"):
-        require_sessions(backtest, [date(2024, 4, 1)])
+        open_backtest(run_request, backtest.plan, attention=[date(2024, 4, 1)])
 
 
 def test_spans_that_cannot_be_walked_are_the_users_mistake(run_request: RunRequest) -> None:
@@ -316,16 +317,21 @@ def test_spans_that_cannot_be_walked_are_the_users_mistake(run_request: RunReque
         backtest_of(run_request, first=date(2024, 4, 1))
     with pytest.raises(UsageError, match=r"no session.*2024-03-30.*2024-03-31"):
         backtest_of(run_request, first=date(2024, 3, 30), last=date(2024, 3, 31))
+    between_sessions = backtest_of(run_request, first=date(2024, 3, 2), last=date(2024, 3, 10))
+    friday, monday = date(2024, 3, 1), date(2024, 3, 4)
+    assert between_sessions.folds == (Fold(1, friday, monday, date(2024, 3, 8)),)
 
 
 def test_a_backtest_from_before_the_history_names_the_first_day_that_can_be_predicted(
     run_request: RunRequest,
 ) -> None:
     context = context_of(run_request)
-    for first, last in ((date(2023, 3, 1), LAST), (date(1999, 6, 14), date(2001, 6, 1))):
-        with pytest.raises(UsageError, match=rf"from {first}: the first model needs \d+") as said:
-            backtest_of(run_request, first=first, last=last)
-    with pytest.raises(UsageError, match="which is too short for any backtest"):
+    first = date(2023, 3, 1)
+    with pytest.raises(UsageError, match=rf"from {first}: the first model needs \d+") as said:
+        backtest_of(run_request, first=first)
+    with pytest.raises(DtmlError, match="no bars of past"):
+        backtest_of(run_request, first=date(1999, 6, 14), last=date(2001, 6, 1))
+    with pytest.raises(UsageError, match=r"too late for a backtest from .*; fetch earlier prices"):
         backtest_of(replace(run_request, overrides={"validation_sessions": 300}))
     named = re.search(r"choose --from (\S+) or later", str(said.value))
     assert named is not None
@@ -339,17 +345,6 @@ def test_a_backtest_from_before_the_history_names_the_first_day_that_can_be_pred
         windows = windows_of(context, bars, context.experiment.windows, context.market.symbols)
         with nullcontext() if is_enough else pytest.raises(DtmlError, match="at least"):
             context.experiment.spans(windows, as_of)
-
-
-@pytest.mark.soak
-def test_what_a_backtest_reads_has_no_hole_however_the_store_was_filled(
-    run_request: RunRequest,
-) -> None:
-    context = context_of(run_request)
-    later = date(2024, 12, 30)  # more sessions after the last stored one than a training reads
-    fetch_bars(context, later)
-    bars, _ = stored_bars(context, FIRST, later)
-    assert sorted(bars["session"].unique()) == list(sessions_between("XNYS", FIRST, later))
 
 
 @pytest.mark.soak
@@ -412,7 +407,7 @@ def test_a_restated_bar_among_the_sessions_predicted_makes_another_backtest_besi
 def test_a_second_process_at_the_same_backtest_is_turned_away(run_request: RunRequest) -> None:
     backtest = backtest_of(run_request)
 
-    def meanwhile(jobs: Sequence[Job]) -> Iterator[Path]:
+    def meanwhile(jobs: Sequence[Job]) -> Iterator[FoldRun]:
         with pytest.raises(DtmlError, match="another process"):
             run_study(backtest_of(run_request))
         yield from one_by_one(jobs)
@@ -438,7 +433,7 @@ def test_a_history_of_refused_nights_alone_ends_with_the_reason(run_request: Run
 def test_a_plan_that_no_portfolio_can_follow_is_refused_before_anything_is_trained(
     run_request: RunRequest,
 ) -> None:
-    with pytest.raises(UsageError, match=r"\(--max-weight\)"):
+    with pytest.raises(UsageError, match="--max-weight"):
         backtest_of(run_request, max_weight=2.0)
 
 
@@ -480,12 +475,9 @@ def test_a_fold_whose_seeds_were_trained_apart_trains_nothing_and_says_the_same(
     (job, *_) = backtest.jobs
     seeds = backtest.context.experiment.seeds
     assert seeds > 1
-    whole = pd.read_parquet(run_fold(job).with_suffix(".parquet"))
+    whole = run_fold(job).predictions
     monkeypatch.setenv("DTML_DATA", str(tmp_path / "anew"))
-    anew = replace(job, folder=tmp_path / "anew" / "backtest")
     for seed in reversed(range(seeds)):
-        run_seed(anew, seed)
+        run_seed(job, seed)
     monkeypatch.setattr(training, "_step", trains)
-    pd.testing.assert_frame_equal(
-        pd.read_parquet(run_fold(anew).with_suffix(".parquet")), whole, check_exact=True
-    )
+    pd.testing.assert_frame_equal(run_fold(job).predictions, whole, check_exact=True)

@@ -17,10 +17,12 @@ from db.read import query, read
 from db.rows import prices
 from dtml.backtest.performance import deflated_sharpe, session_sharpe
 from dtml.markets.definition import Costs
-from dtml.pages.backtest import settlements
+from dtml.pages.backtest import ordered
+from dtml.pages.rendering import said
 from dtml.prices.sessions import previous_session, sessions_between
 from flows.markets.opened import RunRequest
 from flows.nightly.night import run_night
+from flows.settings import page_of
 from flows.studies.backtest import Backtest
 from flows.studies.study import run_study
 from tests.support.backtest_market import FIRST, LAST, backtest_of, context_of
@@ -247,10 +249,10 @@ def test_a_move_that_the_checks_refused_is_no_profit_and_is_said(
     # 900 % of one stock in nine
     assert held.loc["equal weight", "unbooked"] == as_drawn(1, within=0.2)
     assert held.loc["index", ["settled", "unbooked"]].tolist() == [0, 0]
-    said = settlements(result.portfolios)
-    assert "equal weight 1 (" in said
-    assert " +" in said
-    assert said in unescape(result.page.read_text())
+    words = said("settlements", ordered(result.portfolios))
+    assert "equal weight 1 (" in words
+    assert " +" in words
+    assert words in unescape(page_of("backtest", result.row).read_text())
 
 
 @pytest.mark.soak

@@ -12,7 +12,7 @@ from db.engine import reading, transaction
 from db.read import query
 from db.rows import prices, runs
 from dtml.errors import UsageError
-from dtml.pages.backtest import vintage
+from dtml.pages.rendering import said
 from dtml.prices.sessions import previous_session, session_close, session_open
 from flows.markets.opened import RunRequest
 from flows.studies.study import run_study
@@ -47,7 +47,7 @@ def made(run_request: RunRequest, prices_known: str) -> pd.DataFrame:
     """The predictions of a backtest of one fold."""
     backtest = backtest_of(run_request, retrain_every=21, prices_known=prices_known)
     result = run_study(backtest)
-    assert ("before the session" in vintage(result.row)) == (prices_known == "then")
+    assert ("before the session" in said("vintage", result.row)) == (prices_known == "then")
     with reading(backtest.context.engine) as conn:
         found = query(conn, "backtest_predictions", backtest=backtest.id)
         watermark = runs.run(conn, result.folds["run_id"].iloc[0])["data_watermark"]

@@ -30,6 +30,7 @@ from flows.markets.opened import RunRequest
 from flows.nightly.context import MarketContext, open_stored_context
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
+from flows.settings import page_of
 from flows.studies import published
 from flows.studies.published import PublishedExperiment, train_models
 from flows.studies.study import run_study
@@ -133,7 +134,7 @@ def test_a_benchmark_is_stored_with_its_runs_predictions_and_scores(
     measured: PublishedExperiment,
 ) -> None:
     found = run_study(measured)
-    assert found.page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert page_of("benchmark", found.row).read_text(encoding="utf-8").startswith("<!doctype html>")
     scores = found.scores.set_index(["protocol", "predictor"])
     assert set(scores.loc["all"].index) == {
         "dtml",
@@ -190,10 +191,11 @@ def test_a_benchmark_run_again_reads_nothing_again_and_adds_no_row(
         "read_test",
         lambda _: pytest.fail("the test span was read a second time"),
     )
-    page = first.page.read_text(encoding="utf-8")
-    first.page.unlink()
+    file = page_of("benchmark", first.row)
+    page = file.read_text(encoding="utf-8")
+    file.unlink()
     again = run_study(PublishedExperiment(measured.context, PAPER, seeds=(0, 1)))
-    assert again.page.read_text(encoding="utf-8") == page
+    assert file.read_text(encoding="utf-8") == page
     assert page.count("<figcaption>") == 5
     pd.testing.assert_frame_equal(again.scores, first.scores)
     with reading(measured.context.engine) as conn:
@@ -277,7 +279,7 @@ def test_a_set_that_is_known_to_end_early_is_scored_to_its_last_bar_and_says_so(
     paper = replace(DTML_ALONE, data_until=date(2024, 6, 14), notes=("prices end on 2024-06-14",))
     found = run_study(PublishedExperiment(whole, paper, seeds=(0,)))
     assert found.row["test_last"] == date(2024, 6, 14)
-    assert "prices end on 2024-06-14" in found.page.read_text(encoding="utf-8")
+    assert "prices end on 2024-06-14" in page_of("benchmark", found.row).read_text(encoding="utf-8")
     with reading(whole.engine) as conn:
         made = predictions.prediction_history(conn, market="simulated", kind="benchmark")
     assert made["target"].max() == pd.Timestamp("2024-06-14")
@@ -293,7 +295,7 @@ def test_a_second_benchmark_of_a_set_says_that_it_is_one_and_a_continued_one_nam
 ) -> None:
     first = run_study(measured)
     assert (first.number, first.row["seconds"] > 0) == (1, True)
-    assert "in this store" not in first.page.read_text(encoding="utf-8")
+    assert "in this store" not in page_of("benchmark", first.row).read_text(encoding="utf-8")
     other = PublishedExperiment(measured.context, DTML_ALONE, seeds=(1, 2))
     with monkeypatch.context() as patch:
         patch.setattr(published, "training_progress", lambda *_: nullcontext(interrupt))
@@ -306,7 +308,7 @@ def test_a_second_benchmark_of_a_set_says_that_it_is_one_and_a_continued_one_nam
         "was read 2 times",
         ">cpu</td>",
     ):
-        assert said in second.page.read_text(encoding="utf-8")
+        assert said in page_of("benchmark", second.row).read_text(encoding="utf-8")
 
 
 @pytest.mark.soak
@@ -390,7 +392,7 @@ def test_a_stored_benchmark_is_printed_and_nothing_is_trained(
     said = capsys.readouterr()
     assert f"stored on {found.row['test_read_at']:%Y-%m-%d}: nothing was trained" in said.err
     assert re.search("note: .*simulated.*none were fetched", said.err)
-    assert str(found.page) in said.out.replace("\n", "")
+    assert str(page_of("benchmark", found.row)) in said.out.replace("\n", "")
 
 
 def test_the_published_recipes_are_those_of_the_paper() -> None:
@@ -413,8 +415,3 @@ def test_the_published_recipes_are_those_of_the_paper() -> None:
     for paper in SETS.values():
         assert paper.recipes["dtml"] in grid(paper.recipes["dtml"])
         assert all(each.model.name == name for name, each in paper.recipes.items())
-
-
-def test_members_of_one_window_are_one_stack(experiment: PublishedExperiment) -> None:
-    assert {name for name, _, _ in experiment.members(window=3)} == {"dtml", "stocknet"}
-    assert len(experiment.members()) == 6

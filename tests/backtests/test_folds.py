@@ -1,6 +1,6 @@
 """When a backtest trains, what on, and how its directions are scored by fold, year and stock."""
 
-from datetime import date
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -9,16 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
-from dtml.errors import UsageError
 from dtml.evaluation.breakdowns import (
     ROLLING_SESSIONS,
+    TrackRecord,
     confusion_by_stock,
-    rank_ics_by_slice,
-    rolling_mcc,
-    rolling_rank_ic,
+    rolling_figures,
     slice_scores,
 )
-from flows.studies.backtest import Fold, folds
+from flows.studies.backtest import folds
 from tests.support.bounds import as_drawn, in_float64
 from tests.support.directions import score
 
@@ -32,6 +30,16 @@ MODEL = np.where(GENERATOR.random((97, 5)) < 0.9, GENERATOR.random((97, 5)) < 0.
 )
 CALLS = {"dtml": MODEL, "always_up": np.ones((97, 5))}
 FOLD = np.repeat([1, 2, 3], [40, 40, 17])
+RECORD = TrackRecord(
+    probability=0.1 + 0.8 * MODEL,
+    movement=MOVEMENT,
+    as_of=DAYS - pd.offsets.BDay(),
+    target=DAYS,
+    fold=FOLD,
+    symbols=SYMBOLS,
+    rules=pd.DataFrame({"always_up": 1.0}, DAYS),
+    losers=GENERATOR.normal(0, 1, MOVEMENT.shape),
+)
 
 
 @pytest.mark.slow
@@ -39,8 +47,7 @@ FOLD = np.repeat([1, 2, 3], [40, 40, 17])
 def test_folds_predict_every_session_once_and_train_on_the_one_before(
     every: int, begin: int, length: int
 ) -> None:
-    first, last = DAYS[begin].date(), DAYS[begin + length - 1].date()
-    laid = folds(DAYS, first, last, every)
+    laid = folds(DAYS[begin - 1 : begin + length], every)
     predicted = [
         day for fold in laid for day in DAYS[(str(fold.first) <= DAYS) & (str(fold.last) >= DAYS)]
     ]
@@ -48,15 +55,6 @@ def test_folds_predict_every_session_once_and_train_on_the_one_before(
     assert [fold.number for fold in laid] == list(range(1, len(laid) + 1))
     for fold in laid:
         assert DAYS[DAYS.get_loc(pd.Timestamp(fold.first)) - 1].date() == fold.as_of
-
-
-def test_a_span_between_sessions_begins_and_ends_at_the_sessions_inside() -> None:
-    laid = folds(DAYS, date(2023, 11, 4), date(2023, 11, 12), 63)  # a Saturday to a Sunday
-    assert laid == [Fold(1, date(2023, 11, 3), date(2023, 11, 6), date(2023, 11, 10))]
-    with pytest.raises(UsageError, match=r"no session.*2023-11-04.*2023-11-05"):
-        folds(DAYS, date(2023, 11, 4), date(2023, 11, 5), 63)
-    with pytest.raises(UsageError, match=r"1 session.* 0"):
-        folds(DAYS, date(2023, 11, 3), date(2023, 11, 9), 0)
 
 
 def long_calls(days: np.ndarray, stocks: slice = slice(None)) -> pd.DataFrame:
@@ -75,7 +73,7 @@ def long_calls(days: np.ndarray, stocks: slice = slice(None)) -> pd.DataFrame:
 
 
 def test_slices_score_as_the_calls_one_by_one_do() -> None:
-    scores = slice_scores(CALLS, MOVEMENT, DAYS, FOLD, SYMBOLS)
+    scores = slice_scores(RECORD)
     mine = scores[(scores["predictor"] == "dtml") & (scores["protocol"] == "all")].set_index(
         ["slice", "value"]
     )
@@ -98,11 +96,11 @@ def test_slices_score_as_the_calls_one_by_one_do() -> None:
 
 
 def test_an_order_is_scored_as_the_correlation_of_ranks_of_each_day() -> None:
-    oracle, losers = MOVEMENT.copy(), GENERATOR.normal(0, 1, MOVEMENT.shape)
-    found = rank_ics_by_slice(oracle, losers, MOVEMENT, DAYS, FOLD).set_index(["slice", "value"])
+    scores = slice_scores(replace(RECORD, probability=MOVEMENT))
+    found = scores.dropna(subset="rank_ic").set_index(["slice", "value"])
     assert found["rank_ic"].tolist() == in_float64([1.0] * len(found))
     daily = [
-        spearmanr(losers[day], MOVEMENT[day]).statistic
+        spearmanr(RECORD.losers[day], MOVEMENT[day]).statistic
         for day in range(97)
         if np.isfinite(MOVEMENT[day]).all()
     ]
@@ -118,7 +116,7 @@ def test_an_order_is_scored_as_the_correlation_of_ranks_of_each_day() -> None:
 
 def test_a_rolling_rank_ic_is_the_mean_of_its_last_days() -> None:
     scores = GENERATOR.normal(0, 1, MOVEMENT.shape)
-    found = rolling_rank_ic(scores, MOVEMENT, DAYS)
+    found = rolling_figures(replace(RECORD, probability=scores)).dropna(subset="rank_ic")
     last = slice(len(DAYS) - ROLLING_SESSIONS, None)
     daily = [spearmanr(scores[day], MOVEMENT[day]).statistic for day in range(97)[last]]
     assert found["rank_ic"].iloc[-1] == in_float64(np.mean(daily))
@@ -126,7 +124,6 @@ def test_a_rolling_rank_ic_is_the_mean_of_its_last_days() -> None:
     assert found["session"].tolist() == list(
         DAYS[np.isfinite(MOVEMENT).all(axis=1)][ROLLING_SESSIONS - 1 :]
     )
-    assert rolling_rank_ic(scores[:50], MOVEMENT[:50], DAYS[:50]).empty
 
 
 def test_every_predictor_is_scored_on_the_stock_days_that_all_of_them_called() -> None:
@@ -138,11 +135,12 @@ def test_every_predictor_is_scored_on_the_stock_days_that_all_of_them_called() -
 
 
 def test_a_rolling_score_is_that_of_its_last_quarter() -> None:
-    rolling = rolling_mcc(CALLS, MOVEMENT, DAYS)
+    rolling = rolling_figures(RECORD)
     mine = rolling[rolling["predictor"] == "dtml"].set_index("session")
     assert len(mine) == 97 - ROLLING_SESSIONS + 1
     last = score(long_calls(np.arange(97) >= 97 - ROLLING_SESSIONS))
     assert mine.loc[DAYS[-1], "mcc"] == in_float64(last.mcc.value)
     assert mine.loc[DAYS[-1], "mcc_low"] == as_drawn(last.mcc.low, within=0.04)
-    short = rolling_mcc({"dtml": MODEL[:9]}, MOVEMENT[:9], DAYS[:9])
-    assert short.empty
+    cut = ("probability", "movement", "as_of", "target", "fold", "rules", "losers")
+    short = replace(RECORD, **{name: getattr(RECORD, name)[:9] for name in cut})
+    assert rolling_figures(short).empty

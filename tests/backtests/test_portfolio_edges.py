@@ -7,7 +7,7 @@ import pytest
 from dtml.backtest.portfolio import Strategy, equal_weight_track, follow, positions
 from dtml.backtest.quotes import Quotes
 from dtml.errors import DtmlError
-from dtml.markets.definition import FREE, Costs
+from dtml.markets.definition import FREE
 from tests.support.bounds import in_float64
 
 CALENDAR = pd.bdate_range("2021-01-01", periods=7)
@@ -25,25 +25,6 @@ def test_a_single_stock_gets_everything_and_in_long_short_nothing() -> None:
     chance = np.array([[0.7, NAN]])
     assert positions(chance, Strategy("long", top=1, max_weight=1.0)).tolist() == [[1, 0]]
     assert positions(chance, Strategy("long_short", top=1, max_weight=1.0)).tolist() == [[0, 0]]
-
-
-def test_of_many_equals_the_first_are_held_whatever_sorts_them() -> None:
-    chance = np.where(np.arange(211) % 2, 0.7, 0.4)[None]
-    held = positions(chance, Strategy("long_short", top=11, max_weight=1.0))[0]
-    assert np.flatnonzero(held > 0).tolist() == list(range(1, 22, 2))
-    assert np.flatnonzero(held < 0).tolist() == list(range(190, 211, 2))
-
-
-def test_the_defaults_are_the_ten_most_probable_at_the_next_open_with_a_tenth_each() -> None:
-    strategy, chance = Strategy("long"), np.linspace(0.4, 0.6, 23)[None]
-    assert (strategy.fill, strategy.costs, strategy.top) == ("next_open", Costs(1.0, 2.0, 50.0), 10)
-    assert positions(chance, strategy)[0].tolist() == [0] * 13 + [0.1] * 10
-
-
-def test_costs_by_hand() -> None:
-    costs = Costs(commission=4.0, half_spread=3.0, borrow=25.2)
-    assert costs.of_trades(CALENDAR[:1])[0] == in_float64(0.0007)
-    assert costs.of_shorts(CALENDAR[:1], 252) == in_float64(0.00001)
 
 
 def test_equal_parts_of_few_stocks_are_not_cut_off() -> None:

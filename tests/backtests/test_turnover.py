@@ -93,8 +93,7 @@ def bars(closes: list[float], opens: list[float]) -> pd.DataFrame:
 )
 def test_a_stock_that_opens_at_its_limit_is_known_by_it(opens: float, limit: int) -> None:
     found = Quotes.of(bars([10, 10], [10, opens]), SESSIONS[:2], ("A",), "close", price_limit=0.3)
-    assert found.limit is not None
-    assert found.limit[:, 0].tolist() == [0, limit]
+    assert found.limits("next_open")[:, 0].tolist() == [0, limit]
 
 
 def test_what_opens_at_its_limit_is_not_bought_and_at_the_lower_one_not_sold() -> None:

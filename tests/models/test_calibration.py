@@ -8,7 +8,6 @@ import pytest
 
 from dtml.errors import DtmlError
 from dtml.evaluation.calibration import (
-    COUNTS,
     LEVELS,
     Calibration,
     calibrate,
@@ -160,18 +159,6 @@ def test_what_few_days_say_of_the_slope_is_believed_in_part() -> None:
     assert kept == as_drawn([0.55, 0.85, 1], within=0.05)
 
 
-@pytest.mark.parametrize("factor", [1e-4, 0.01, 3])
-def test_how_far_the_logits_spread_does_not_matter(factor: float) -> None:
-    logit, movement = market(8)
-    made, other = (
-        calibrate(logistic(logit), movement),
-        calibrate(logistic(factor * logit), movement),
-    )
-    assert other.slope == as_solved(made.slope / factor, 1e-4)
-    assert other.apply(logistic(factor * logit)) == as_solved(made.apply(logistic(logit)), 1e-6)
-    assert other.thresholds == as_solved(made.thresholds, 3e-6)
-
-
 def test_stocks_and_the_days_of_each_half_are_interchangeable() -> None:
     probability, movement = oracle(9)
     made = calibrate(probability, movement)
@@ -230,14 +217,6 @@ def test_a_day_weighs_the_same_however_many_stocks_it_has() -> None:
     assert np.isnan(decide(made.apply(np.array([0.5])), made.thresholds[0.6]))
 
 
-@pytest.mark.parametrize("rises", [True, False])
-def test_a_single_outcome_is_likely_and_not_certain(rises: bool) -> None:
-    probability, _ = oracle(14)
-    made = calibrate(probability, np.full(probability.shape, 0.01 if rises else -0.01))
-    assert made.apply(probability) == in_float64(22 / 23 if rises else 1 / 23)
-    assert (decide(made.apply(probability), made.thresholds[0.95]) == rises).all()
-
-
 def test_a_model_that_parts_rises_from_falls_is_believed_as_far_as_platt_does() -> None:
     rose = oracle(15)[0] > 0.5
     made = calibrate(np.where(rose, 0.7, 0.3), np.where(rose, 0.01, -0.01))
@@ -247,11 +226,11 @@ def test_a_model_that_parts_rises_from_falls_is_believed_as_far_as_platt_does() 
 
 
 def test_calibrated_probabilities_keep_their_order_and_stay_inside() -> None:
-    found = Calibration(3.0, -0.4, {}, 0, 0).apply(np.array([[0, 1e-12, 0.1], [0.5, 0.9, 1]]))
+    found = Calibration(3.0, -0.4).apply(np.array([[0, 1e-12, 0.1], [0.5, 0.9, 1]]))
     assert (np.diff(found.ravel()) >= 0).all()
     assert ((found > 0) & (found < 1)).all()
     assert found[1, 0] == in_float64(1 / (1 + np.exp(0.4)))
-    same = Calibration(1.0, 0.0, {}, 0, 0).apply(np.array([0.1, 0.73, np.nan]))
+    same = Calibration(1.0, 0.0).apply(np.array([0.1, 0.73, np.nan]))
     assert same == in_float64([0.1, 0.73, np.nan], nan_ok=True)
 
 
@@ -282,33 +261,6 @@ def test_calls_of_several_nights_and_runs_are_counted_by_their_own_bands() -> No
     expected = [(MONDAY, 0.5, 3, 1, 3, 1), (MONDAY, 0.8, 3, 2, 2, 1)]
     expected += [(TUESDAY, 0.5, 2, 2, 1, 1), (TUESDAY, 0.8, 1, 1, 0, 0)]
     assert list(count_band(directions, bands).itertuples(index=False, name=None)) == expected
-
-
-def test_covered_are_those_without_a_direction_and_the_correct_and_intervals_resample_days() -> (
-    None
-):
-    probability, movement = oracle(17)
-    made = calibrate(probability, movement)
-    movement[5, 3], probability[6, 4] = np.nan, np.nan
-    counts = counted(made, probability, movement)
-    sums, found = (
-        counts.groupby("level")[COUNTS].sum(),
-        coverage(counts).set_index("level"),
-    )
-    assert (counts["covered"] == counts["n"] - counts["decided"] + counts["decided_correct"]).all()
-    assert (sums["n"] == DAYS * STOCKS - 2).all()
-    shares = pd.DataFrame({"coverage": sums.covered / sums.n, "decided": sums.decided / sums.n})
-    shares["decided_acc"] = sums.decided_correct / sums.decided
-    pd.testing.assert_frame_equal(found[list(shares)], shares)
-    # no direction
-    assert found.loc[0.99, ["decided_acc", "decided_acc_low", "decided_acc_high"]].isna().all()
-    inner = found[found["coverage"] < 1]
-    assert (
-        inner["coverage"]
-        .between(inner["coverage_low"], inner["coverage_high"], inclusive="neither")
-        .all()
-    )
-    pd.testing.assert_frame_equal(coverage(counts[::-1]).set_index("level"), found)
 
 
 def test_few_days_or_few_days_with_directions_have_no_interval() -> None:

@@ -2,8 +2,6 @@
 by trying each, counts by hand.
 """
 
-import warnings
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,12 +9,9 @@ import pytest
 from dtml.evaluation.bootstrap import interval
 from dtml.evaluation.calibration import (
     LEVELS,
-    Calibration,
     calibrate,
-    count_band,
     count_bins,
     coverage,
-    logit,
 )
 from dtml.evaluation.metrics import ratio
 from tests.support.bounds import in_float64
@@ -125,45 +120,6 @@ def test_where_a_single_day_or_a_single_probability_is_fitted_the_base_rate_is_s
     assert (one_day.days, one_day.directions) == (0, 0)
 
 
-def test_bands_are_the_thresholds_by_level_with_what_they_rest_on() -> None:
-    found = Calibration(1.0, 0.0, {0.9: 1.0, 0.5: 0.5}, 9, 99).bands
-    expected = pd.DataFrame(
-        {"level": [0.5, 0.9], "threshold": [0.5, 1.0], "days": [9, 9], "n": [99, 99]}
-    )
-    pd.testing.assert_frame_equal(found, expected)
-    assert Calibration(1.0, 0.0, {}, 0, 0).bands["threshold"].dtype == "float64"
-
-
-def test_logits_and_corrected_probabilities_are_held_a_millionth_inside() -> None:
-    assert logit(np.array([0.0, 0.5, 1.0])).tolist() == in_float64(
-        [-np.log(999999), 0, np.log(999999)]
-    )
-    steep = Calibration(9.0, 0.0, {}, 0, 0).apply(np.array([0.01, 0.99]))
-    assert steep.tolist() == [1e-6, 1 - 1e-6]
-
-
-def test_where_nothing_is_counted_the_columns_are_there_all_the_same() -> None:
-    directions = pd.DataFrame(
-        {"target": [MONDAY], "run_id": ["a"], "calibrated": [0.9], "rise": [True]}
-    )
-    nothing = count_band(
-        directions, pd.DataFrame({"run_id": ["b"], "level": [0.8], "threshold": [0.7]})
-    )
-    assert list(nothing) == ["target", "level", "n", "covered", "decided", "decided_correct"]
-    assert len(nothing) == 0
-
-
-def test_the_rows_of_a_run_with_two_levels_are_numbered() -> None:
-    directions = pd.DataFrame(
-        {"target": [MONDAY + pd.Timedelta(days=1), MONDAY], "run_id": "a", "calibrated": 0.9}
-    )
-    bands = pd.DataFrame({"run_id": ["a", "a"], "level": [0.8, 0.5], "threshold": [0.7, 0.6]})
-    found = count_band(directions.assign(rise=True), bands)
-    assert found.index.tolist() == [0, 1, 2, 3]
-    assert found["level"].tolist() == [0.5, 0.8, 0.5, 0.8]
-    assert found["target"].is_monotonic_increasing
-
-
 def test_coverage_by_hand_and_its_intervals_are_those_of_2000_resamples_of_the_same_seed() -> None:
     target, generator = pd.bdate_range("2021-01-01", periods=29), np.random.default_rng(7)
     counts = pd.DataFrame({"target": target, "level": 0.8, "n": generator.integers(5, 9, 29)})
@@ -184,27 +140,6 @@ def test_coverage_by_hand_and_its_intervals_are_those_of_2000_resamples_of_the_s
         assert found[name] == counts[part].sum() / counts[whole].sum()
         low, high = interval(counts[[part, whole]].to_numpy()[:, None], ratio, resamples=2000)
         assert found[[f"{name}_low", f"{name}_high"]].tolist() == [low[0], high[0]]
-
-
-def test_days_with_one_stock_count_and_a_share_of_nothing_is_missing_without_a_warning() -> None:
-    target = pd.bdate_range("2021-01-01", periods=20)
-    counts = pd.DataFrame(
-        {"target": target, "level": 0.8, "n": 1, "covered": 1, "decided": 0, "decided_correct": 0}
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        found = coverage(counts)
-    columns = ["level", "days", "n", "coverage", "coverage_low", "coverage_high"]
-    assert list(found) == [
-        *columns,
-        "decided",
-        "decided_acc",
-        "decided_acc_low",
-        "decided_acc_high",
-    ]
-    assert found.iloc[0, :7].tolist() == [0.8, 20, 20, 1, 1, 1, 0]
-    assert found.iloc[0, 7:].isna().all()
-    assert coverage(counts.head(0)).empty
 
 
 def test_bins_by_hand() -> None:

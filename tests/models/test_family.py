@@ -10,8 +10,6 @@ from benchmarks.overlapping_coverage import daily_ics, holds_0
 from dtml.evaluation.bootstrap import (
     interval,
     overlapping_interval,
-    pseudo_values,
-    transforms,
 )
 from dtml.evaluation.family import (
     ALPHA,
@@ -20,7 +18,7 @@ from dtml.evaluation.family import (
     compared,
     family_p,
 )
-from dtml.evaluation.metrics import MINIMUM_DAYS, accuracy, ratio
+from dtml.evaluation.metrics import MINIMUM_DAYS, ratio
 from dtml.evaluation.ranking import rank_differences, score_ranking
 
 DAYS = 127
@@ -140,12 +138,6 @@ def test_the_p_value_of_one_comparison_is_that_of_students_t_where_days_are_inde
         assert found == pytest.approx(expected, abs=0.03)
 
 
-def test_the_same_seed_gives_the_same_p_values_and_the_sign_does_not_matter() -> None:
-    gains = noise(9)
-    assert (family_p(gains, resamples=499) == family_p(gains, resamples=499)).all()
-    assert (family_p(gains, resamples=499) == family_p(-gains, resamples=499)).all()
-
-
 def test_what_does_not_vary_has_no_p_value_and_few_days_have_none_at_all() -> None:
     gains = noise(11)
     gains[:, 2] = 0
@@ -173,15 +165,6 @@ def test_the_verb_follows_the_p_value_and_the_sign(
     gain: float | None, p: float, verb: str | None
 ) -> None:
     assert str(compared(gain, p)).startswith(str(verb))
-
-
-def test_the_daily_gains_of_a_mean_are_its_days_and_average_to_any_statistic() -> None:
-    values = noise(13)
-    summands = np.stack([values, np.ones_like(values)], axis=-1)
-    assert pseudo_values(summands, ratio) == pytest.approx(values)
-    counts = np.random.default_rng(0).integers(1, 9, (DAYS, MODELS, 4))
-    mean = pseudo_values(counts, accuracy).mean(axis=0)
-    assert mean == pytest.approx(accuracy(counts.sum(axis=0)), abs=1e-3)
 
 
 def test_both_orders_of_a_pair_have_one_p_value_and_opposite_gains() -> None:
@@ -220,10 +203,3 @@ def test_the_interval_of_an_overlapping_leg_is_wider_and_its_figure_the_same() -
     assert overlapping["rank_ic_high"] > overlapping["rank_ic"] > overlapping["rank_ic_low"]
     centre = (overlapping["rank_ic_low"] + overlapping["rank_ic_high"]) / 2
     assert centre == pytest.approx(overlapping["rank_ic"])
-
-
-@pytest.mark.parametrize("days", [2, 20, 120, 1000])
-def test_the_longer_an_outcome_the_fewer_transforms(days: int) -> None:
-    counts = [transforms(days, overlap) for overlap in (1, 2, 5, 10, 20)]
-    assert counts == sorted(counts, reverse=True)
-    assert 1 <= counts[-1] <= counts[0] < days

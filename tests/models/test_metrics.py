@@ -20,17 +20,14 @@ from dtml.evaluation.bootstrap import (
     dependence,
     difference,
     interval,
-    multiplicities,
     resample_days,
 )
 from dtml.evaluation.metrics import (
     MINIMUM_DAYS,
     accuracy,
-    confusion,
     day_interval,
     gain_in_mcc,
     mcc,
-    ratio,
     told_apart,
 )
 from tests.support.bounds import as_drawn, in_float64
@@ -67,42 +64,6 @@ def test_counts_give_the_acc_and_mcc_of_scikit_learn(directions: pd.DataFrame) -
     assert (found.days, found.directions) == (DAYS, DAYS * STOCKS)
 
 
-def test_each_day_is_counted_for_itself(directions: pd.DataFrame) -> None:
-    counts = confusion_by_day(directions.sample(frac=1, random_state=0))
-    day = directions[directions["session"] == directions["session"].unique()[5]]
-    expected = [
-        (day["predicted"] & day["rose"]).sum(),
-        (day["predicted"] & ~day["rose"]).sum(),
-        (~day["predicted"] & day["rose"]).sum(),
-        (~day["predicted"] & ~day["rose"]).sum(),
-    ]
-    assert counts[5].tolist() == expected
-    assert counts.shape == (DAYS, 4)
-    as_python_keeps_them = confusion_by_day(
-        directions.astype({"predicted": object, "rose": object})
-    )
-    np.testing.assert_array_equal(as_python_keeps_them, counts)
-
-
-def test_a_call_is_one_of_four_kinds_or_counts_for_nothing() -> None:
-    predicted, rose = (
-        np.array([[1, 1, 0], [0, 1, 0]], dtype=bool),
-        np.array([[1, 0, 1], [0, 1, 1]], dtype=bool),
-    )
-    found = confusion(predicted, rose, np.array([[1, 1, 1], [1, 0, 0]], dtype=bool))
-    assert found.tolist() == [
-        [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]],
-        [[0, 0, 0, 1], [0] * 4, [0] * 4],
-    ]
-    assert found.dtype == np.int32
-
-
-def test_a_ratio_of_nothing_is_one_half_whatever_the_numbers_are_kept_as() -> None:
-    sums = np.array([[[3, 4], [0, 0]], [[1, 1], [5, 2]], [[0, 7], [3, 0]]])
-    for given in (sums, sums.astype(float)):
-        assert ratio(given).tolist() == [[0.75, 0.5], [1, 2.5], [0, 0.5]]
-
-
 def test_mcc_of_counts_by_hand() -> None:
     """A correct rise and a correct fall; (3 * 4 - 2 * 1) / sqrt(5 * 4 * 6 * 5);
     a rule that never predicts a fall.
@@ -115,15 +76,6 @@ def test_mcc_of_counts_by_hand() -> None:
 def test_a_day_without_a_call_counts_for_none(directions: pd.DataFrame) -> None:
     counts = confusion_by_day(directions)
     assert score_days(np.insert(counts, 3, 0, axis=0)) == score_days(counts) == score(directions)
-
-
-def test_an_interval_is_that_of_4000_resamples_of_the_same_seed(directions: pd.DataFrame) -> None:
-    sums, found = confusion_by_day(directions)[:, None], score(directions)
-    for each, statistic in ((found.acc, accuracy), (found.mcc, mcc)):
-        ends = interval(sums, statistic, resamples=4000)
-        assert (each.low, each.high) == tuple(end[0] for end in ends)
-    few = day_interval(sums, accuracy, resamples=7)
-    np.testing.assert_array_equal(few, interval(sums, accuracy, resamples=7))
 
 
 @pytest.mark.parametrize(
@@ -176,12 +128,6 @@ def test_a_day_counts_for_a_gain_in_mcc_from_its_first_direction_on() -> None:
     assert gain_of(*single)[0] != gain[0]
 
 
-def test_mcc_is_zero_when_one_class_is_never_called() -> None:
-    rose = np.random.default_rng(2).random((DAYS, STOCKS)) < 0.6
-    found = score(calls_of(np.ones_like(rose), rose))
-    assert astuple(found.mcc) == (0, 0, 0)
-
-
 def test_a_perfect_oracle_scores_one_and_a_coin_covers_one_half() -> None:
     generator = np.random.default_rng(8)
     rose = generator.random((DAYS, STOCKS)) < 0.5
@@ -217,14 +163,6 @@ def test_resampled_days_come_in_blocks_that_wrap_around() -> None:
     alone = resample_days(counts, 1.0, resamples=9973)
     assert alone[:, 0].var() == as_drawn(8 * (1 - 8 / DAYS), share=0.05)
     assert drawn[:, 0].var() > 2 * alone[:, 0].var()
-
-
-def test_every_model_is_resampled_with_the_same_days() -> None:
-    counts = np.random.default_rng(5).integers(0, 9, (DAYS, 3, 4))
-    held = multiplicities(DAYS, 2.0, 997)
-    drawn = resample_days(counts, 2.0, resamples=997)
-    for model in range(3):
-        np.testing.assert_array_equal(drawn[:, model], held @ counts[:, model])
 
 
 def test_the_block_follows_the_dependence_of_the_days() -> None:

@@ -23,6 +23,7 @@ from flows.nightly.context import MarketContext, stored_bars
 from flows.nightly.night import LOOKS, run_night
 from flows.nightly.predict import first_needed, look
 from flows.nightly.train import load_model
+from flows.settings import page_of
 from flows.studies.study import run_study
 from tests.support.backtest_market import backtest_of, context_of
 from tests.support.bounds import assert_arrays_close_in_float32, assert_arrays_close_in_float64
@@ -206,7 +207,8 @@ def test_a_backtest_keeps_what_its_nights_would_have_kept(run_request: RunReques
     share = (
         kept.loc[kept["level"] == 0.5, "covered"].sum() / kept.loc[kept["level"] == 0.5, "n"].sum()
     )
-    assert f'<th scope="row">50 %</th><td class="number">{percent(share)}' in done.page.read_text()
+    page = page_of("backtest", done.row).read_text()
+    assert f'<th scope="row">50 %</th><td class="number">{percent(share)}' in page
     pd.testing.assert_frame_equal(kept, summed, check_dtype=False)
     assert kept["target"].nunique() > 0
     runs = ask(context.engine, "select slope, intercept from run_log where kind = 'backtest'")

@@ -24,7 +24,7 @@ from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import NightRefusedError, run_night
 from flows.nightly.train import load_model, train_model
 from flows.settings import data_folder
-from flows.studies.backtest import Job, one_by_one
+from flows.studies.backtest import FoldRun, Job, one_by_one
 from flows.studies.study import run_study
 from tests.support.backtest_market import FIRST, LAST, backtest_of
 from tests.support.commands import Command
@@ -157,13 +157,13 @@ def test_a_backtest_whose_weights_are_lost_in_the_middle_is_finished(
 ) -> None:
     backtest = backtest_of(run_request)
 
-    def stopped(jobs: Sequence[Job]) -> Iterator[Path]:
+    def stopped(jobs: Sequence[Job]) -> Iterator[FoldRun]:
         yield from one_by_one(jobs[:2])
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         run_study(replace(backtest, runner=stopped))
-    for file in [*(data_folder() / "models").iterdir(), *backtest.folder.iterdir()]:
+    for file in (data_folder() / "models").iterdir():
         file.unlink()
     result = run_study(backtest)
     assert (result.folds["first"].min().date(), result.folds["last"].max().date()) == (FIRST, LAST)

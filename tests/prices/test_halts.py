@@ -117,8 +117,7 @@ def test_a_split_recorded_in_a_halt_counts_when_the_stock_trades_again() -> None
     )
     quotes = Quotes.of(bars, DAYS[:6], ("A",), "close", max_return=0.3)
     np.testing.assert_array_equal(quotes.close[:, 0], [90, 90, np.nan, np.nan, 90, 90])
-    assert quotes.moved is not None
-    assert not quotes.moved.any()
+    assert not quotes.breaks.any()
 
 
 @pytest.mark.parametrize(

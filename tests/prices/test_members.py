@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from dtml.errors import UsageError
-from dtml.evaluation.survivorship import date_of, read_survivorship, survivorship_of
+from dtml.evaluation.survivorship import date_of, survivorship_of
 from dtml.lookahead.audit import EarlierList, audit_list
 from dtml.markets import Market, load_market_file
 from dtml.markets.definition import Universe
@@ -277,7 +277,6 @@ def test_survivors_and_days_without_a_price_are_counted_and_named(tmp_path: Path
     words = survivorship_words(dated)
     assert re.search(r"3 \(75\.0 %\).* 4 names", words)
     assert "33.3 % of" in words
-    assert read_survivorship(dated.stored) == dated
 
     alive = survivorship_of(market_of(tmp_path, rows.partition("\n")[2]), days, BARS)
     assert alive.has_only_survivors
@@ -309,7 +308,6 @@ def test_stocks_of_the_prices_are_no_snapshot_of_the_list_and_survive_by_their_p
     assert "survivors" not in words
     few = survivorship_words(survivorship_of(market, days[:100], BARS))
     assert "Whether stocks that left before are missing is not known" in few
-    assert read_survivorship(alive.stored) == alive
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)

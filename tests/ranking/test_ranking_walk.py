@@ -121,12 +121,13 @@ def test_workers_train_what_one_process_would_and_what_fails_in_one_ends_the_wal
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 @pytest.mark.soak
-def test_a_walk_whose_worker_was_killed_says_so(walk: Walk, tmp_path: Path) -> None:
+def test_a_walk_whose_worker_was_killed_says_so(walk: Walk) -> None:
     walked = folds(walk.history, pd.Timestamp(FIRST), pd.Timestamp(LAST))
+    folder = walk.folder
 
     def kill() -> None:
         """Kill a worker once the first training is done: then all of them have begun."""
-        while not any(tmp_path.glob("*.npy")):
+        while not any(folder.glob("*.npy")):
             time.sleep(0.05)
         workers = [each for each in active_children() if each.name.startswith("SpawnProcess")]
         workers[0].kill()
@@ -134,7 +135,7 @@ def test_a_walk_whose_worker_was_killed_says_so(walk: Walk, tmp_path: Path) -> N
     Thread(target=kill, daemon=True).start()
     to_train = list(rankers.trainings(walk.history, walked, walk.rankers))
     with pytest.raises(DtmlError, match=r"was killed,.*fewer --workers"):
-        train_side_by_side(walk, to_train, tmp_path, workers=2)
+        train_side_by_side(replace(walk, workers=2), to_train)
 
 
 def test_a_stock_is_ordered_on_the_days_on_which_it_is_a_constituent(walk: Walk) -> None:
@@ -349,7 +350,7 @@ def test_a_day_after_the_last_price_is_refused_before_any_feature_is_computed(
     walk: Walk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("flows.studies.ranking.history_of", lambda *_: pytest.fail("too late"))
-    newest = walk.bars[0]["session"].max().date()
+    newest = walk.known[0]["session"].max().date()
     asked = Walk(walk.context, Plan(FIRST, newest + timedelta(days=1)))
     with pytest.raises(UsageError, match=f"{newest}, before --to {asked.plan.last}"):
         run_study(asked)

@@ -3,10 +3,13 @@
 import json
 from dataclasses import replace
 from datetime import date
+from typing import Any
 
 import pandas as pd
 import pytest
+from sqlalchemy import Connection
 
+from db.rows import rankings
 from dtml.evaluation.tear_sheet import answers
 from dtml.pages.ranking import ranking_page
 from dtml.ranking.outcomes import overlap_of
@@ -24,8 +27,21 @@ pytestmark = pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 
 
 @pytest.mark.soak
-def test_the_sheet_of_a_walk_has_the_figures_that_the_walk_stores(run_request: RunRequest) -> None:
+def test_the_sheet_of_a_walk_has_the_figures_that_the_walk_stores_also_where_it_was_killed_then(
+    run_request: RunRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_ranking = rankings.save_ranking
+
+    def killed(conn: Connection, *rows: Any) -> None:
+        save_ranking(conn, *rows)
+        conn.commit()
+        raise KeyboardInterrupt
+
     walk = Walk(open_stored_context(run_request), Plan(FIRST, LAST))
+    with monkeypatch.context() as patch:
+        patch.setattr(rankings, "save_ranking", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run_study(walk)
     found = run_study(walk)
     assert found.sheet is not None
     scores = found.scores[found.scores["slice"] == "all"].set_index(["predictor", "leg"])

@@ -42,7 +42,7 @@ GIVEN = (
     *("night", "level", "directions", "threshold", "scores", "rolling"),
     *("bins", "coverage", "attention", "calibrations"),
 )
-LINE = Calibration(0.7, 0.01, {}, 0, 0)
+LINE = Calibration(0.7, 0.01)
 THRESHOLD = 0.55
 GENERATOR = np.random.default_rng(23)
 
