@@ -8,47 +8,35 @@ benchmarks are. Excess is the mean of its return after costs less the index's, i
 """
 
 import argparse
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from numpy import ndarray
 
 from benchmarks.shared_data import SHARED
 from dtml.evaluation.metrics import Estimate
 from dtml.evaluation.ranking import mean_of_days
 from dtml.prices.returns import on_grid
-from dtml.ranking.features import RULES, rule_scores
 from flows.studies.csi300 import Csi300, Files, per_day_ratio
 
 Grid = Float[ndarray, "sessions stocks"]
 Stocks = Float[ndarray, " stocks"]
+Flags = Bool[ndarray, " stocks"]
 
 QLIB_YEAR = 238  # sessions, by which Qlib scales to a year
 INVESTED = 0.95  # of the cash, at each session's purchases; Qlib's `risk_degree`
 
 
-@dataclass(frozen=True)
-class Dropout:
-    """The settings of the portfolio, those of Qlib's tables.
-
-    It holds `top` stocks and sells up to `exchanged` of them a session. `purchase` and `sale` are
-    costs, as shares of the value traded. A stock whose close moved up by `limit` or more cannot be
-    bought, and one that moved down as far cannot be sold.
-    """
-
-    top: int = 50
-    exchanged: int = 5
-    purchase: float = 0.0005
-    sale: float = 0.0015
-    limit: float = 0.095
+TOP = 50  # stocks held
+EXCHANGED = 5  # of them, at most, a session
+PURCHASE, SALE = 0.0005, 0.0015  # costs, as shares of the value traded
+# A stock whose close moved up so far cannot be bought, and one that moved down as far not be sold.
+LIMIT = 0.095
 
 
-def follow_dropout(
-    scores: Grid, close: Grid, sessions: pd.DatetimeIndex, settings: Dropout | None = None
-) -> pd.DataFrame:
+def follow_dropout(scores: Grid, close: Grid, sessions: pd.DatetimeIndex) -> pd.DataFrame:
     """Return the returns of the portfolio that follows the scores of each session.
 
     `scores` are known at the close of their session and traded at the close of the next one; NaN
@@ -58,27 +46,26 @@ def follow_dropout(
     costs deducted) and `turnover` (value sold, and paid for purchases with their costs, as a share
     of equity).
     """
-    settings = settings or Dropout()
     last_close = pd.DataFrame(close).ffill().to_numpy()
     units = np.zeros(close.shape[1])
     cash = 1.0
     equity: list[float] = []
     turnover: list[float] = []
     for place in range(1, len(sessions)):
-        trades = _trades(scores[place - 1], units, settings)
+        to_sell, to_buy = _trades(scores[place - 1], units)
         price = close[place]
         change = price / last_close[place - 1] - 1
         # Negated, so that a stock without an earlier close, whose change is NaN, can be traded.
-        can_sell = np.isfinite(price) & ~(change <= -settings.limit)
-        can_buy = np.isfinite(price) & ~(change >= settings.limit)
-        sold = trades.sold & can_sell
+        can_sell = np.isfinite(price) & ~(change <= -LIMIT)
+        can_buy = np.isfinite(price) & ~(change >= LIMIT)
+        sold = to_sell & can_sell
         proceeds = float((units * np.where(sold, price, 0.0)).sum())
-        cash += proceeds * (1 - settings.sale)
+        cash += proceeds * (1 - SALE)
         units[sold] = 0.0
-        bought = trades.bought & can_buy
+        bought = to_buy & can_buy
         # As in Qlib, the cash is divided among all that should be bought, tradable or not.
-        spent_on_each = INVESTED * cash / max(int(trades.bought.sum()), 1)
-        units[bought] += spent_on_each / (1 + settings.purchase) / price[bought]
+        spent_on_each = INVESTED * cash / max(int(to_buy.sum()), 1)
+        units[bought] += spent_on_each / (1 + PURCHASE) / price[bought]
         spent = spent_on_each * int(bought.sum())
         cash -= spent
         worth = cash + float(np.nansum(units * last_close[place]))
@@ -98,48 +85,39 @@ def follow_dropout(
     )
 
 
-@dataclass(frozen=True)
-class _Trades:
-    """Which stocks should be sold, and which bought: a flag for each stock."""
+def _trades(score: Stocks, units: Stocks) -> tuple[Flags, Flags]:
+    """Return which stocks should be sold on a day's scores, and which bought, if they can be.
 
-    sold: ndarray
-    bought: ndarray
-
-
-def _trades(score: Stocks, units: Stocks, settings: Dropout) -> _Trades:
-    """Return what should be traded on a day's scores, whether or not it can be.
-
-    The stocks held are compared with the best of the others: `exchanged` of them, and one more for
-    each vacancy below `top`. Of all these, the worst `exchanged` are sold if they are held. A stock
+    The stocks held are compared with the best of the others: `EXCHANGED` of them, and one more for
+    each vacancy below `TOP`. Of all these, the worst `EXCHANGED` are sold if they are held. A stock
     that is held and no longer ranked counts as the worst. The best of the others are bought, one
-    for each stock sold and each vacancy. Where more than `top` are held, because a sale was not
+    for each stock sold and each vacancy. Where more than `TOP` are held, because a sale was not
     possible, so many fewer are compared and bought. Without any score nothing is traded.
     """
     is_held = units > 0
     sold = np.zeros(len(units), dtype=bool)
     bought = np.zeros(len(units), dtype=bool)
     if not np.isfinite(score).any():
-        return _Trades(sold=sold, bought=bought)
+        return sold, bought
     best_first = np.argsort(np.where(np.isfinite(score), -score, np.inf), kind="stable")
-    vacancies = settings.top - int(is_held.sum())
+    vacancies = TOP - int(is_held.sum())
     is_new = ~is_held[best_first] & np.isfinite(score[best_first])
-    new = best_first[is_new][: max(settings.exchanged + vacancies, 0)]
+    new = best_first[is_new][: max(EXCHANGED + vacancies, 0)]
     is_compared = is_held.copy()
     is_compared[new] = True
     compared = best_first[is_compared[best_first]]
-    worst = compared[max(len(compared) - settings.exchanged, 0) :]
+    worst = compared[max(len(compared) - EXCHANGED, 0) :]
     sold[worst] = True
     sold &= is_held
     bought[new[: max(int(sold.sum()) + vacancies, 0)]] = True
-    return _Trades(sold=sold, bought=bought)
+    return sold, bought
 
 
 def measure(study: Csi300) -> None:
     """Print the excess and the ratio of each model, with their intervals, and its turnover."""
     panel = study.history.panel
-    scored = study.spans[0].scored
-    rules = {name: rule_scores(study.history.features, name) for name in RULES}
-    scores = study.models() | rules
+    scored = study.days
+    scores = study.with_rules(study.models())
     index = on_grid(study.bars, "close", panel.sessions, (study.market.index.symbol,))[:, 0]
     index_return = pd.Series(index, index=panel.sessions).pct_change(fill_method=None)
     # Two sessions more than are tested, if there are any: the last scores are traded and earn.
@@ -147,7 +125,7 @@ def measure(study: Csi300) -> None:
     print("| model | excess a year [95 %] | information ratio [95 %] | turnover a day |")
     print("| --- | --- | --- | --- |")
     for name, grid in scores.items():
-        tested = np.where(study.history.there, grid, np.nan)[days]
+        tested = grid[days]
         tested[scored.stop - days.start :] = np.nan
         track = follow_dropout(tested, panel.close[days], panel.sessions[days])
         excess = track["net"].to_numpy() - index_return.reindex(track["session"]).to_numpy()
