@@ -24,6 +24,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -182,10 +183,19 @@ def current_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(params=ENGINES)
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The URL of a place with no tables; for a test that asks for `engine` with
-    them, copied: a tenth of the time.
+def store_url(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """The URL of the store that the environment names: a place with no tables; for a test that asks
+    for `engine` with them, copied: a tenth of the time.
     """
+    with _store_url(request, tmp_path) as url:
+        monkeypatch.setenv("DTML_DATABASE_URL", url)
+        yield url
+
+
+@contextmanager
+def _store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     with_tables = "engine" in request.fixturenames
     if request.param == "sqlite":
         if with_tables:

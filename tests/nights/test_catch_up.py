@@ -381,9 +381,8 @@ def test_the_command_asks_again_for_a_whole_history_that_is_stored(
 
 
 def test_catching_up_names_the_missed_nights_that_it_does_not_cover(
-    engine: Engine, command: Command, monkeypatch: pytest.MonkeyPatch, store_url: str
+    engine: Engine, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DTML_DATABASE_URL", store_url)
     sessions = sessions_up_to("XNYS", date(2024, 10, 1), LIMIT + 3)
     counts = dict.fromkeys(("fetched", "stored", "rejected", "predictions"), 0)
     with transaction(engine) as conn:

@@ -293,10 +293,8 @@ def test_a_file_that_was_cut_off_is_completed_and_one_that_was_changed_is_left(
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_the_command_freezes_checks_and_replays(
-    context: MarketContext, command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    context: MarketContext, command: Command, tmp_path: Path
 ) -> None:
-    url = context.engine.url.render_as_string(hide_password=False)
-    monkeypatch.setenv("DTML_DATABASE_URL", url)
     after_nights(context, AS_OF)
     code, said, _ = command("freeze", "simulated")
     assert code == 0

@@ -121,9 +121,8 @@ def test_weights_that_come_out_otherwise_are_a_run_beside_the_stored_one(
 
 @pytest.mark.soak
 def test_a_lost_checkpoint_is_put_back_by_a_retraining_from_a_receipt(
-    context: MarketContext, engine: Engine, command: Command, monkeypatch: pytest.MonkeyPatch
+    context: MarketContext, engine: Engine, command: Command
 ) -> None:
-    monkeypatch.setenv("DTML_DATABASE_URL", engine.url.render_as_string(hide_password=False))
     run_night(context, AS_OF)
     whole, receipt = lose(context), str(receipt_of(context, "L01"))
     (run,) = runs(context).values()

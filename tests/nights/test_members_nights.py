@@ -30,12 +30,6 @@ FIRST = f"{ALWAYS}F02B,2022-01-03,2023-03-31\nF02B,2024-03-01,\nF03A,2022-01-03,
 SECOND = FIRST.replace("L01,2022-01-03,", "L01,2022-01-03,2024-05-31") + "L03,2024-07-02,\n"
 
 
-@pytest.fixture(autouse=True)
-def store(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the commands use the store of the test."""
-    monkeypatch.setenv("DTML_DATABASE_URL", engine.url.render_as_string(hide_password=False))
-
-
 def listed(folder: Path, rows: str, as_of: date) -> MarketContext:
     """Open the market with a table of members that was true on a day."""
     (folder / "members.csv").write_text(f"symbol,since,until\n{rows}", encoding="utf-8")

@@ -267,9 +267,8 @@ def test_orders_of_a_capital_of_a_few_shares_sell_no_more_than_it_is_worth(
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_orders_that_are_none_say_why(
-    tmp_path: Path, command: Command, traded: MarketContext, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, command: Command, traded: MarketContext
 ) -> None:
-    monkeypatch.setenv("DTML_DATABASE_URL", traded.engine.url.render_as_string(hide_password=False))
     followed(traded, 1)
     code, said, _ = command("orders", traded.name, "--capital", "1")
     assert code == 0
@@ -384,9 +383,8 @@ def test_a_stock_that_could_not_be_bought_at_its_first_open_is_bought_at_the_nex
 
 
 def test_a_file_of_positions_is_read_to_the_letter(
-    tmp_path: Path, command: Command, traded: MarketContext, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, command: Command, traded: MarketContext
 ) -> None:
-    monkeypatch.setenv("DTML_DATABASE_URL", traded.engine.url.render_as_string(hide_password=False))
     followed(traded, 1)
     file = tmp_path / "positions.csv"
     asked = ("orders", traded.name, "--capital", "1000", "--positions", str(file))

@@ -76,7 +76,7 @@ def require_page_of(context: MarketContext, level: float) -> None:
 
 @pytest.mark.soak
 def test_a_page_holds_what_the_store_does_and_a_past_one_is_written_again_the_same(
-    nights: MarketContext, command: Command, monkeypatch: pytest.MonkeyPatch
+    nights: MarketContext, command: Command
 ) -> None:
     for level in (LEVELS[0], nights.market.level, LEVELS[-1]):
         require_page_of(nights, level)
@@ -84,7 +84,6 @@ def test_a_page_holds_what_the_store_does_and_a_past_one_is_written_again_the_sa
     past = first.read_text(encoding="utf-8")
     assert "No prediction of this" in past  # the later night had told one
     first.unlink()
-    monkeypatch.setenv("DTML_DATABASE_URL", nights.engine.url.render_as_string(hide_password=False))
     with reading(nights.engine) as conn:
         before = table_counts(conn)
     code, said, _ = command("report", "simulated", "--as-of", str(DAYS[0]))

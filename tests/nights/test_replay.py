@@ -34,13 +34,6 @@ FOLLOWING = next_session("XNYS", AS_OF)
 LATER = datetime(2124, 1, 1, tzinfo=UTC)
 
 
-@pytest.fixture
-def dtml(engine: Engine, command: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """The command on the store of the test."""
-    monkeypatch.setenv("DTML_DATABASE_URL", engine.url.render_as_string(hide_password=False))
-    return command
-
-
 def replayed(archive: Archive, as_of: date = AS_OF, known_at: datetime | None = None) -> Replay:
     return replay_of(archive, archive.night(as_of), known_at)
 
@@ -188,7 +181,7 @@ def test_a_changed_prediction_is_found_and_named(
 
 @pytest.mark.soak
 def test_an_exchanged_checkpoint_is_found_and_the_other_nights_go_on(
-    context: MarketContext, dtml: Command, archive: Archive
+    context: MarketContext, command: Command, archive: Archive
 ) -> None:
     first = run_night(context, AS_OF).row["run_id"]
     train_model(Tonight(context, FOLLOWING))
@@ -196,7 +189,7 @@ def test_an_exchanged_checkpoint_is_found_and_the_other_nights_go_on(
     models = data_folder() / "models"
     shutil.copy(models / f"{second}.safetensors", models / f"{first}.safetensors")
     assert "changed or damaged" in str(replayed(archive).failure)
-    code, said, error = dtml("replay", "simulated", "--all", "--device", "cpu")
+    code, said, error = command("replay", "simulated", "--all", "--device", "cpu")
     assert code == 1
     assert "2 nights replayed" in said
     assert "1 equal to the" in said
@@ -218,16 +211,16 @@ def test_a_figure_that_is_gone_is_found(
 
 @pytest.mark.soak
 def test_a_replay_at_another_moment_shows_both_predictions_and_what_was_restated(
-    context: MarketContext, dtml: Command
+    context: MarketContext, command: Command
 ) -> None:
     known = run_night(context, AS_OF).row["known_at"]
     fetch_bars(replace(context, source=FrameSource(restated_bars())), FOLLOWING)
     then = (known + timedelta(microseconds=1)).isoformat()
-    code, said, _ = dtml("replay", "simulated", "--known-at", then, "--device", "cpu")
+    code, said, _ = command("replay", "simulated", "--known-at", then, "--device", "cpu")
     assert code == 0
     assert re.search("0 restated, 0 new, 0 ", said)
     asked = ("--as-of", str(AS_OF), "--known-at", "2124-01-01", "--device", "cpu", "--json")
-    code, said, _ = dtml("replay", "simulated", *asked)
+    code, said, _ = command("replay", "simulated", *asked)
     document = json.loads(said)
     assert code == 0
     assert document["equal"] is False
@@ -236,7 +229,7 @@ def test_a_replay_at_another_moment_shows_both_predictions_and_what_was_restated
 
 
 def test_nothing_is_written_by_a_replay(
-    context: MarketContext, engine: Engine, dtml: Command
+    context: MarketContext, engine: Engine, command: Command
 ) -> None:
     after_nights(context, AS_OF)
     files = {
@@ -246,7 +239,7 @@ def test_nothing_is_written_by_a_replay(
     }
     with reading(engine) as conn:
         before = table_counts(conn)
-    assert dtml("replay", "simulated", "--json")[0] == 0
+    assert command("replay", "simulated", "--json")[0] == 0
     with reading(engine) as conn:
         assert table_counts(conn) == before
     assert {path: path.stat().st_mtime_ns for path in files} == files
@@ -274,6 +267,7 @@ def test_what_is_no_complete_night_is_said_with_those_there_are(
     assert archive.night(None)["as_of"] == AS_OF
 
 
+@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
@@ -286,13 +280,14 @@ def test_what_is_no_complete_night_is_said_with_those_there_are(
     ],
 )
 def test_a_wrong_moment_is_the_users_mistake(
-    dtml: Command, asked: tuple[str, ...], said: str
+    command: Command, asked: tuple[str, ...], said: str
 ) -> None:
-    code, _, error = dtml("replay", "simulated", *asked)
+    code, _, error = command("replay", "simulated", *asked)
     assert code == 2
     assert re.search(said, error)
 
 
+@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
@@ -313,8 +308,8 @@ def test_a_wrong_moment_is_the_users_mistake(
     ],
 )
 def test_an_option_that_does_not_fit_what_is_replayed_is_refused(
-    dtml: Command, asked: tuple[str, ...], said: str
+    command: Command, asked: tuple[str, ...], said: str
 ) -> None:
-    code, _, error = dtml("replay", *asked)
+    code, _, error = command("replay", *asked)
     assert code == 2
     assert re.search(said, error)

@@ -44,13 +44,6 @@ from tests.support.nights import AS_OF, BARS, FrameSource, after_nights, receipt
 FOLLOWING = next_session("XNYS", AS_OF)
 
 
-@pytest.fixture
-def dtml(engine: Engine, command: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """The command on the store of the test."""
-    monkeypatch.setenv("DTML_DATABASE_URL", engine.url.render_as_string(hide_password=False))
-    return command
-
-
 def restate(context: MarketContext) -> None:
     """A dividend on everything just before the night, and a correction in the
     middle of what was trained on.
@@ -141,7 +134,7 @@ def test_a_stock_that_lost_one_of_its_stays_has_other_dates(context: MarketConte
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_model_is_trained_again_on_its_own_list_and_index_whatever_they_are_today(
-    context: MarketContext, archive: Archive, dtml: Command, kept: bool
+    context: MarketContext, archive: Archive, command: Command, kept: bool
 ) -> None:
     after_nights(context, AS_OF)
     receipt = receipt_of(context, "F01A")
@@ -168,17 +161,17 @@ def test_another_index_makes_a_training_due(context: MarketContext) -> None:
 
 
 def test_the_command_prints_the_receipt_and_ends_with_1_when_a_row_was_changed(
-    context: MarketContext, engine: Engine, dtml: Command
+    context: MarketContext, engine: Engine, command: Command
 ) -> None:
     after_nights(context, AS_OF)
     receipt = str(receipt_of(context, "L01"))
-    code, said, _ = dtml("replay", receipt, "--retrain", "--device", "cpu")
+    code, said, _ = command("replay", receipt, "--retrain", "--device", "cpu")
     assert code == 0
     assert re.search("^found +equal", said, re.MULTILINE)
     assert "weights are the same" in said
     with transaction(engine) as conn:
         conn.execute(text("update prediction set probability_std = 0.25"))
-    code, said, error = dtml("replay", receipt, "--json", "--device", "cpu")
+    code, said, error = command("replay", receipt, "--json", "--device", "cpu")
     assert code == 1
     assert json.loads(said)["equal"] is False
     assert "error" in error

@@ -34,13 +34,6 @@ HERE = computed_by(torch.device("cpu"))
 OLDER = HERE.replace(f"torch {torch.__version__}", "torch 2.0.1")
 
 
-@pytest.fixture
-def dtml(engine: Engine, command: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """The command on the store of the test."""
-    monkeypatch.setenv("DTML_DATABASE_URL", engine.url.render_as_string(hide_password=False))
-    return command
-
-
 def change(engine: Engine, computed: str | None, by: float) -> None:
     """Let something else have computed every night, and change the probability of L02."""
     with transaction(engine) as conn:
@@ -72,7 +65,7 @@ def test_a_night_and_its_model_record_what_computed_them(
 
 
 def test_what_rounds_otherwise_after_an_upgrade_is_told_from_what_is_equal(
-    context: MarketContext, engine: Engine, archive: Archive, dtml: Command
+    context: MarketContext, engine: Engine, archive: Archive, command: Command
 ) -> None:
     after_nights(context, AS_OF)
     change(engine, OLDER, by=3e-8)
@@ -80,11 +73,11 @@ def test_what_rounds_otherwise_after_an_upgrade_is_told_from_what_is_equal(
     assert (found.reasons, found.is_rounding, found.is_equal) == ([], True, False)
     why = f"torch was 2.0.1, is {torch.__version__}"
     assert found.changes == why
-    code, said, _ = dtml("replay", "simulated", "--all", "--device", "cpu")
+    code, said, _ = command("replay", "simulated", "--all", "--device", "cpu")
     assert code == 0
     assert re.search(f"1 night, .*{re.escape(why)}: 0 equal.* 1 within 1e-06", said)
     assert f"{AS_OF} (L02 by 3e-08)" in said
-    code, said, _ = dtml("replay", "simulated", "--json", "--device", "cpu")
+    code, said, _ = command("replay", "simulated", "--json", "--device", "cpu")
     document = json.loads(said)
     assert (code, document["equal"], document["equal_but_for_rounding"]) == (0, False, True)
     receipt = receipt_of(context, "L02")
@@ -124,7 +117,7 @@ def test_what_no_rounding_explains_is_a_difference(
     context: MarketContext,
     engine: Engine,
     archive: Archive,
-    dtml: Command,
+    command: Command,
     computed: str | None,
     by: float,
 ) -> None:
@@ -134,20 +127,20 @@ def test_what_no_rounding_explains_is_a_difference(
     assert not found.is_rounding
     assert re.match("predictions: 1 of 9.*L02, by", found.reasons[0])
     assert (found.changes or "are the same") in found.reasons[1]
-    code, _, error = dtml("replay", "simulated", "--all", "--device", "cpu")
+    code, _, error = command("replay", "simulated", "--all", "--device", "cpu")
     assert code == 1
     assert f"not reproduced: {AS_OF}; `dtml replay" in error
 
 
 def test_a_night_whose_versions_are_not_recorded_is_equal_to_the_last_bit_where_it_is(
-    context: MarketContext, engine: Engine, archive: Archive, dtml: Command
+    context: MarketContext, engine: Engine, archive: Archive, command: Command
 ) -> None:
     after_nights(context, AS_OF)
     with transaction(engine) as conn:
         conn.execute(text("update night set computed_by = null"))
     found = replayed(archive)
     assert (found.reasons, found.is_equal, found.is_rounding) == ([], True, False)
-    code, said, _ = dtml("replay", "simulated", "--all", "--device", "cpu")
+    code, said, _ = command("replay", "simulated", "--all", "--device", "cpu")
     assert code == 0
     assert re.search("not recorded: 1 equal.* 0 within", said)
 

@@ -165,23 +165,13 @@ MISTAKES = {
         "a session of XNYS",
     ),
     "day that is no date": (("nightly", "simulated", "--as-of", "July"), "July"),
-    "future day": (("nightly", "simulated", "--as-of", "2030-01-02"), "2030-01-02"),
-    "unknown source": (("nightly", "simulated", "--source", "bloomberg"), "bloomberg"),
     "files without prices": (("nightly", "kdd17"), "--prices"),
     "missing file": (("nightly", "kdd17", "--prices", "none.parquet"), "none.parquet"),
-    "file that is no parquet": (("nightly", "kdd17", "--prices", "torn.parquet"), "torn.parquet"),
-    "csv without closes": (("nightly", "kdd17", "--prices", "no_close.csv"), "close"),
     "broken market file": (("nightly", "--market-file", "broken.toml"), "broken.toml"),
-    "unknown device": (("predict", "simulated", "--device", "tpu"), "tpu"),
     "unknown market of a history": (("history", "L01", "--market", "nowhere"), "nowhere"),
-    "unknown market of models": (
-        ("runs", "nowhere"),
-        "no market 'nowhere': ",
-    ),
     "unknown symbol": (("history", "NVDA"), "NVDA"),
     "sql that does not run": (("query", "selec 1"), "selec"),
     "nothing stored": (("score", "simulated"), "dtml fetch simulated"),
-    "impossible configuration": (("nightly", "--market-file", "odd.toml"), "multiple of heads"),
 }
 
 
@@ -192,10 +182,7 @@ def test_a_mistake_of_the_user_is_one_line_and_exit_code_2(
 ) -> None:
     open_engine().dispose()
     assert dtml("db", "upgrade")[0] == 0
-    (home / "torn.parquet").write_bytes(b"PAR1 and then nothing")
-    (home / "no_close.csv").write_text("symbol,date,open\nA,2024-07-01,1\n")
     (home / "broken.toml").write_text("title = ")
-    (home / "odd.toml").write_text(small_market().replace("= 8", "= 9"))
     arguments, words = MISTAKES[mistake]
     code, said, complaint = dtml(*arguments)
     assert code == 2, complaint

@@ -34,19 +34,17 @@ ASKED = {"as_json": False, "as_csv": False}
 
 
 @pytest.fixture
-def store(engine: Engine, store_url: str, monkeypatch: pytest.MonkeyPatch) -> Engine:
+def store(engine: Engine) -> Engine:
     """The store that a command finds, with rows in every table."""
-    monkeypatch.setenv("DTML_DATABASE_URL", store_url)
     fill(engine)
     return engine
 
 
 @pytest.fixture
-def nights(engine: Engine, store_url: str, monkeypatch: pytest.MonkeyPatch) -> Engine:
+def nights(engine: Engine) -> Engine:
     """Fifty nights of Z, which rises every third day and is predicted to rise
     every second; the last is open.
     """
-    monkeypatch.setenv("DTML_DATABASE_URL", store_url)
     with transaction(engine) as conn:
         for market in ("toy", "other"):
             stock = pd.DataFrame(
@@ -372,11 +370,9 @@ def test_a_market_that_is_not_there_is_named_with_those_that_are(
         show_questions(2, None, as_json=False, as_markdown=False)
 
 
+@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_an_empty_store_says_what_to_do_first(
-    engine: Engine, store_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DTML_DATABASE_URL", store_url)
+def test_an_empty_store_says_what_to_do_first() -> None:
     with pytest.raises(UsageError, match="first night"):
         show_questions(2, "simulated", as_json=False, as_markdown=False)
 

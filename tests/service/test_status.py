@@ -49,12 +49,11 @@ NEXT_MIDNIGHT = datetime(2024, 7, 3, 4, tzinfo=UTC)
 
 
 @pytest.fixture
-def dtml(store_url: str, command: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
+def dtml(store_url: str, command: Command) -> Command:
     """Run a command that knows `status` alone: exit code, standard output, standard error."""
     # with one command alone, typer would want no name of it
     app = typer.Typer(callback=lambda: None)
     app.add_typer(commands)
-    monkeypatch.setenv("DTML_DATABASE_URL", store_url)
     return partial(command, "status", of=app)
 
 

@@ -137,13 +137,11 @@ def test_whole_numbers_stay_whole_beside_a_missing_one(printing: Callable[[int],
 @pytest.mark.parametrize("width", [NARROW, WIDE])
 def test_every_view_and_every_list_fits_the_console(
     engine: Engine,
-    store_url: str,
     width: int,
     printing: Callable[[int], Printed],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fill(engine)
-    monkeypatch.setenv("DTML_DATABASE_URL", store_url)
     monkeypatch.setattr(history, "_own_markets", list)  # the store's has no whole file
     for name in views():
         printed = printing(width)

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from sqlalchemy import Engine
 
 from db.connection.user_sql import select
 from db.engine import open_reader
@@ -26,6 +25,8 @@ ENDLESS = NUMBERS.format(end="") + " select i from n"
 LONG_TEXTS = (
     NUMBERS.format(end=" where i < 150000") + f" select i, '{'x' * 1000}' || i as said from n"
 )
+pytestmark = pytest.mark.usefixtures("engine")
+
 TABLE = {"as_json": False, "as_csv": False}
 JSON, CSV = TABLE | {"as_json": True}, TABLE | {"as_csv": True}
 
@@ -50,12 +51,6 @@ for form in forms.split():
         print(error, file=sys.stderr)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, file=sys.stderr)
 """
-
-
-@pytest.fixture(autouse=True)
-def named_store(engine: Engine, store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store that a command finds."""
-    monkeypatch.setenv("DTML_DATABASE_URL", store_url)
 
 
 def asked_in_a_process(

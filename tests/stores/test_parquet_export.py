@@ -28,9 +28,8 @@ EVERY = tuple(exportable())
 
 
 @pytest.fixture
-def store(engine: Engine, store_url: str, monkeypatch: pytest.MonkeyPatch) -> Engine:
+def store(engine: Engine) -> Engine:
     """A store with rows in every table, of which the market toy has predictions of two years."""
-    monkeypatch.setenv("DTML_DATABASE_URL", store_url)
     fill(engine)
     add_predictions(engine, 900)
     return engine
