@@ -25,7 +25,7 @@ from dtml.prices.bars import BAR_COLUMNS
 from flows.commands.history import history, list_runs
 from flows.commands.query import query
 from flows.commands.questions import commands, show_questions
-from tests.support.prediction_rows import run
+from tests.support.prediction_rows import run, save_stocks
 from tests.support.stores import GAP, MOMENT, fill
 
 NIGHTS = 50
@@ -47,16 +47,7 @@ def nights(engine: Engine) -> Engine:
     """
     with transaction(engine) as conn:
         for market in ("toy", "other"):
-            stock = pd.DataFrame(
-                {
-                    "symbol": ["Z"],
-                    "kind": "stock",
-                    "source_symbol": "Z",
-                    "name": None,
-                    "sector": None,
-                }
-            )
-            save(conn, "instrument", stock, market=market)
+            save_stocks(conn, ["Z"], market)
         save(conn, "run", run())
         made = pd.DataFrame(
             {"symbol": "Z", "run_id": "first", "as_of": DAYS[:-1], "target": DAYS[1:]}

@@ -26,7 +26,7 @@ from tests.support.backtest_rows import (
     returns,
     scores,
 )
-from tests.support.prediction_rows import NEXT, STOCKS, TARGET, predictions, run
+from tests.support.prediction_rows import NEXT, STOCKS, TARGET, predictions, run, save_stocks
 
 TABLES = {"attention_weight", "backtest"} | {
     f"backtest_{each}" for each in ("fold", "portfolio", "return", "score")
@@ -35,11 +35,8 @@ TABLES = {"attention_weight", "backtest"} | {
 
 @pytest.fixture
 def store(engine: Engine) -> Engine:
-    stocks = pd.DataFrame(
-        {"symbol": STOCKS, "kind": "stock", "source_symbol": STOCKS, "name": None, "sector": None}
-    )
     with transaction(engine) as conn:
-        save(conn, "instrument", stocks, market="toy")
+        save_stocks(conn, STOCKS)
         for name in ("first", "second"):
             save(conn, "run", run(name, kind="backtest"))
         both = pd.concat([predictions("first"), predictions("second", NEXT)])

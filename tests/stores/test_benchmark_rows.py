@@ -6,7 +6,8 @@ from sqlalchemy import Engine
 
 from db.connection.user_sql import select
 from db.engine import transaction
-from db.rows import backtests, predictions, rankings
+from db.rows import backtests, rankings
+from db.rows.predictions import prediction_history
 from db.rows.runs import latest_trained
 from db.save import save
 from db.views import views
@@ -20,7 +21,7 @@ from tests.support.benchmark_rows import (
     scores,
     seeds_of_models,
 )
-from tests.support.prediction_rows import run
+from tests.support.prediction_rows import STOCKS, predictions, run, save_stocks
 
 
 @pytest.fixture
@@ -77,22 +78,18 @@ def test_a_benchmark_changes_no_night(store: Engine, reader: Engine) -> None:
     those of nights alone.
     """
     keep(store)
-    stocks = pd.DataFrame(
-        {"symbol": ["A"], "kind": "stock", "source_symbol": "A", "name": None, "sector": None}
-    )
-    days = {"as_of": pd.Timestamp("2024-01-04"), "target": pd.Timestamp("2024-01-05")}
-    made = pd.DataFrame(
-        {"run_id": ["first"], "symbol": "A", "probability": 0.75, "probability_std": 0.0, **days}
-    )
     with transaction(store) as conn:
-        save(conn, "instrument", stocks, market="toy")
-        save(conn, "prediction", made, market="toy", known_at=NOW, made_at=NOW)
+        save_stocks(conn, STOCKS)
+        save(conn, "prediction", predictions(), market="toy", known_at=NOW, made_at=NOW)
         assert latest_trained(conn, "run", "toy") is None
-        assert predictions.prediction_history(conn, market="toy").empty
-        assert predictions.prediction_history(conn, market="toy", kind="benchmark")[
-            "run_id"
-        ].tolist() == ["first"]
-    assert select(reader, "select kind from prediction_history")["kind"].tolist() == ["benchmark"]
+        assert prediction_history(conn, market="toy").empty
+        assert (
+            prediction_history(conn, market="toy", kind="benchmark")["run_id"].tolist()
+            == ["first"] * 3
+        )
+    assert (
+        select(reader, "select kind from prediction_history")["kind"].tolist() == ["benchmark"] * 3
+    )
     for view in ("latest_prediction", "daily_score"):
         assert select(reader, f"select * from {view}").empty
 

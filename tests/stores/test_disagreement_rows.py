@@ -11,6 +11,7 @@ from db.engine import reading, transaction
 from db.errors import StoreError
 from db.rows import fetches
 from db.save import save
+from tests.support.prediction_rows import save_stocks
 
 pytestmark = pytest.mark.on_postgresql
 
@@ -20,9 +21,8 @@ MONDAY = datetime(2024, 1, 8, 22, tzinfo=UTC)
 
 @pytest.fixture
 def store(engine: Engine) -> Engine:
-    stocks = pd.DataFrame({"symbol": ["A", "B"], "kind": "stock", "source_symbol": ["A", "B"]})
     with transaction(engine) as conn:
-        save(conn, "instrument", stocks.assign(name=None, sector=None), market="toy")
+        save_stocks(conn, ["A", "B"])
     return engine
 
 

@@ -18,7 +18,7 @@ from db.connection.locks import market_lock
 from db.engine import open_engine, reading, transaction
 from db.read import read
 from db.save import save
-from tests.support.prediction_rows import STOCKS, TARGET, predictions, run
+from tests.support.prediction_rows import STOCKS, TARGET, predictions, run, save_stocks
 from tests.support.revisions import NEXT, become_next
 from tests.support.stores import MOMENT, fill
 
@@ -215,8 +215,7 @@ def test_two_processes_that_store_nights_at_once_both_succeed_and_every_row_is_t
     """Of one market both store the same nights, from either end; of two each its own."""
     with transaction(engine) as conn:
         for market in sorted(set(both)):
-            stocks = pd.DataFrame({"symbol": STOCKS, "kind": "stock", "source_symbol": STOCKS})
-            save(conn, "instrument", stocks.assign(name=None, sector=None), market=market)
+            save_stocks(conn, STOCKS, market)
             save(conn, "run", run(market, market=market))
     engine.dispose()
     days = list(pd.bdate_range(TARGET, periods=NIGHTS))

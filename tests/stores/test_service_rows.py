@@ -23,6 +23,7 @@ from db.errors import StoreBusyError, StoreError
 from db.read import read
 from db.rows import fetches, nights, prices
 from db.save import save
+from tests.support.prediction_rows import save_stocks
 
 DAY = date(2024, 1, 5)
 PATIENCE_S = 30.0
@@ -50,12 +51,9 @@ def hold(url: str, held: Event, over: Event) -> None:
 
 
 def save_bar(conn: Connection, known_at: datetime, close: float = 2.0) -> None:
-    stock = pd.DataFrame(
-        {"symbol": ["A"], "kind": "stock", "source_symbol": "A", "name": None, "sector": None}
-    )
     bar = pd.DataFrame({"symbol": ["A"], "session": pd.to_datetime(["2024-01-05"])})
     values = dict.fromkeys(("open", "high", "low", "close", "adj_close", "volume"), close)
-    save(conn, "instrument", stock, market="toy")
+    save_stocks(conn, ["A"])
     bars = bar.assign(**values, dividend=float("nan"), split=float("nan"))
     prices.append_prices(conn, "toy", bars, source="files", known_at=known_at)
 

@@ -10,11 +10,11 @@ from sqlalchemy import Engine
 from db.connection.user_sql import select
 from db.engine import open_engine, reading, transaction, upgrade
 from db.rows import prices
-from db.save import save
 from db.tables import BAR_VALUES, UtcTimestamp, metadata
 from db.views import view
 from db.views import views as documented_views
 from tests.support import stores as made_stores
+from tests.support.prediction_rows import save_stocks
 
 PYTHON = {
     sa.Date: date,
@@ -30,9 +30,8 @@ SESSION = pd.Timestamp("2024-01-05")
 @pytest.fixture
 def store(engine: Engine) -> Engine:
     """One bar of A in three versions, one of B in one."""
-    stocks = pd.DataFrame({"symbol": ["A", "B"], "kind": "stock", "source_symbol": ["A", "B"]})
     with transaction(engine) as conn:
-        save(conn, "instrument", stocks.assign(name=None, sector=None), market="toy")
+        save_stocks(conn, ["A", "B"])
         for day, closes in enumerate(([10.0, 20.0], [11.0, 20.0], [12.0, 20.0])):
             bars = pd.DataFrame({"symbol": ["A", "B"], "session": SESSION, "close": closes})
             bars = bars.reindex(columns=["symbol", "session", *BAR_VALUES])

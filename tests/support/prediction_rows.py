@@ -1,9 +1,13 @@
 """A run, its predictions of three stocks and their scores, as db/rows takes them."""
 
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 
 import numpy as np
 import pandas as pd
+from sqlalchemy import Connection
+
+from db.save import save
 
 STOCKS = ["A", "B", "C"]
 AS_OF, TARGET, NEXT = (
@@ -13,6 +17,11 @@ AS_OF, TARGET, NEXT = (
 )
 NOW = datetime(2024, 1, 5, 2, 30, tzinfo=UTC)
 LATER = NOW + timedelta(hours=23)
+
+
+def save_stocks(conn: Connection, symbols: Sequence[str], market: str = "toy") -> None:
+    stocks = pd.DataFrame({"symbol": symbols, "source_symbol": symbols})
+    save(conn, "instrument", stocks, market=market, kind="stock")
 
 
 def run(name: str = "first", **changed: object) -> dict[str, object]:
