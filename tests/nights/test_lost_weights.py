@@ -88,7 +88,7 @@ def test_a_market_that_never_trains_says_in_the_night_s_row_what_to_do(
     never = replace(context, market=replace(context.market, retrain="never"))
     with pytest.raises(
         NightRefusedError,
-        match=r"not exist: .*backup.*`dtml train",
+        match=r"cannot be used: .*backup.*`dtml train",
     ):
         run_night(never, AS_OF)
 
