@@ -119,9 +119,7 @@ def _child(kind: str) -> None:
         recipe = read_recipe(DEMO)
         short = dict(recipe.training) | {"updates": 150, "check_every": 25}
         print("ready", flush=True)
-        train_and_store(
-            replace(recipe, training=short), "cpu", engine, lambda _: None, lambda _: None
-        )
+        train_and_store(replace(recipe, training=short), "cpu", engine)
         return
     model = open_model(NAME, CPU)
     print("ready", flush=True)

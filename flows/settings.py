@@ -60,6 +60,12 @@ class TextConsole(Console):
 out = TextConsole(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
 err = TextConsole(stderr=True, highlight=False, width=None if sys.stderr.isatty() else WIDTH)
 
+
+def tell(line: str) -> None:
+    """Print a line on standard error as it is; the terminal breaks it."""
+    err.print(line, markup=False, soft_wrap=True)
+
+
 OWN_LOGGERS = ("dtml", "flows", "db", "translation")
 
 PREFECT_DEFAULTS = tomllib.loads(
@@ -147,11 +153,6 @@ def write_page(file: Path, text: str) -> None:
     write_whole(file, lambda partial: partial.write_text(text, encoding="utf-8"))
 
 
-def make_data_folder() -> None:
-    """Make the folder of models, trainings and Prefect's own files."""
-    data_folder().mkdir(parents=True, exist_ok=True)
-
-
 def own_prefect_folder() -> Path:
     """Return where Prefect's files lie unless the user's PREFECT_HOME names another folder."""
     return data_folder() / "prefect"
@@ -163,38 +164,20 @@ def prefect_folder() -> Path:
     Only this user can read it. Raises DtmlError for a symbolic link and for a folder that another
     user owns or may write to: files that another user put there could run code as this user.
     """
-    make_data_folder()
+    data_folder().mkdir(parents=True, exist_ok=True)
     folder = own_prefect_folder()
     folder.mkdir(mode=0o700, exist_ok=True)  # fails if it is a file
-    remedy = "move it away, or set DTML_DATA to another folder"
     found = folder.lstat()  # of a symbolic link, not of the folder to which it leads
-    if stat.S_ISLNK(found.st_mode):
-        raise DtmlError(f"{folder} is a symbolic link, which is not followed: {remedy}")
-    if found.st_uid != os.getuid():
-        raise DtmlError(f"{folder} belongs to another user (UID {found.st_uid}): {remedy}")
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise DtmlError(
-            f"{folder} has the permissions {stat.filemode(found.st_mode)}, so others can write to "
-            f"it: {remedy}"
-        )
+    faults = {
+        "is a symbolic link, which is not followed": stat.S_ISLNK(found.st_mode),
+        f"belongs to another user (UID {found.st_uid})": found.st_uid != os.getuid(),
+        "can be written to by others": found.st_mode & (stat.S_IWGRP | stat.S_IWOTH),
+    }
+    for fault, is_so in faults.items():
+        if is_so:
+            raise DtmlError(f"{folder} {fault}: move it away, or set DTML_DATA to another folder")
     folder.chmod(0o700)  # where the folder was made before, others may still read it
     return folder
-
-
-def _files_of_prefect() -> dict[str, str]:
-    """Return the variables that name the logging configuration and profiles in Prefect's package.
-
-    By default Prefect would load those in its home, where others may have left them: a logging
-    configuration runs what it names.
-    """
-    spec = find_spec("prefect")
-    if spec is None or spec.origin is None:  # Prefect is not installed
-        return {}
-    package = Path(spec.origin).parent
-    return {
-        "PREFECT_LOGGING_CONFIG_PATH": str(package / "logging" / "logging.yml"),
-        "PREFECT_PROFILES_PATH": str(package / "settings" / "profiles.toml"),
-    }
 
 
 def prepare_prefect(*, quiet: bool) -> None:
@@ -208,7 +191,13 @@ def prepare_prefect(*, quiet: bool) -> None:
         # Other programs may keep their runs in the folder that the user named: none is deleted.
         del defaults["PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED"]
     defaults["PREFECT_HOME"] = own_home
-    defaults |= _files_of_prefect()
+    # By default Prefect would load these from its home, where others may have left them: a logging
+    # configuration runs what it names.
+    spec = find_spec("prefect")
+    assert spec is not None
+    package = Path(str(spec.origin)).parent
+    defaults["PREFECT_LOGGING_CONFIG_PATH"] = f"{package}/logging/logging.yml"
+    defaults["PREFECT_PROFILES_PATH"] = f"{package}/settings/profiles.toml"
     if quiet:
         # Prefect's server stores every line all the same.
         defaults |= {

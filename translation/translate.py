@@ -97,8 +97,7 @@ def _parts(model: Model, text: str) -> list[list[int]]:
 def _joined(
     model: Model, parts: list[list[int]], hypotheses: list[list[Hypothesis]]
 ) -> Translation:
-    card = model.card
-    space = "" if is_unspaced(card.target_language) else " "
+    space = "" if is_unspaced(model.card.target_language) else " "
     best: list[tuple[str, float]] = []
     # A part may have fewer hypotheses than the others: the text has as many as that part.
     for same_rank in zip(*hypotheses, strict=False):

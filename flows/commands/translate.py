@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,10 +14,10 @@ from db.read import read
 from db.rows import translations as stored_translations
 from dtml.pages.figures import counted, figure
 from flows.commands.answers import Answer, answering, show
-from flows.commands.options import AsJson, DeviceOption
+from flows.commands.options import DeviceOption
 from flows.console import ConsoleTable, Part, say
-from flows.service.prefect_server import require_server
-from flows.settings import err, make_data_folder
+from flows.service.tasks import as_flow
+from flows.settings import tell
 from flows.translating import folder
 from flows.translating.queue import in_words, nothing_to_do
 from translation.cards import Card, receipt, recipe_of
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 
 def model_row(card: Card, scores: Any) -> dict[str, Any]:
-    """Return the row of a model in the list of models, from its card and all stored scores.
-
-    `scores` is the frame that `db.rows.translations.scores` returns.
-    """
+    """Return the row of a model in the list of models, from its card and all scores, by time."""
     # Without scores of a comparison with another model.
     scores_alone = scores[(scores["model"] == card.name) & scores["against"].isna()]
-    newest = scores_alone.drop_duplicates("test", keep="last")  # the rows are in order of time
+    newest = scores_alone.drop_duplicates("test", keep="last")
+    # sacreBLEU's signature names the tokenizer, such as tok:13a.
+    tokenizers = newest["signature"].str.extract(r"(tok:[^|]+)", expand=False)
     figures = [
-        f"{row.test} {row.bleu:.1f} {_tokenizer_in(row.signature)}" for row in newest.itertuples()
+        f"{test} {bleu:.1f} {tokenizer}"
+        for test, bleu, tokenizer in zip(newest["test"], newest["bleu"], tokenizers, strict=True)
     ]
     return {
         "model": card.name,
@@ -54,12 +54,6 @@ def model_row(card: Card, scores: Any) -> dict[str, Any]:
         "recipe": recipe_of(card),
         "receipt": receipt(card),
     }
-
-
-def _tokenizer_in(signature: str) -> str:
-    """Return the part of sacreBLEU's signature that names the tokenizer, such as tok:13a."""
-    parts = [part for part in signature.split("|") if part.startswith("tok:")]
-    return parts[0] if parts else "tok:?"
 
 
 commands = typer.Typer()
@@ -83,14 +77,14 @@ COLUMNS = "Columns of the source and the target in a TSV file, counted from 0."
 
 
 @translations.command()
+@answering("json")
 def train(
     config: Annotated[
         Path, typer.Argument(help="A TOML file that names the corpora and the settings.")
     ],
     processes: Annotated[int, typer.Option(min=1, help=PROCESSES)] = 1,
     device: DeviceOption = "auto",
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Train a model on the corpora named in a TOML file; run again after an interruption to resume.
 
     Example: dtml translate train multi30k.toml --processes 4
@@ -100,33 +94,23 @@ def train(
 
     recipe = read_recipe(config)
     # RANK is set in a process that this command has launched itself, or that torchrun has.
-    if processes == 1 or "RANK" in os.environ:
-        _train(recipe, device, "json" if as_json else "")
-        return
-    command = [sys.executable, "-c", "from flows.cli import main; main()"]
-    arguments = ["translate", "train", str(config), "--device", device]
-    if as_json:
-        arguments.append("--json")
-    sys.exit(launch_processes([*command, *arguments], processes))
+    if processes > 1 and "RANK" not in os.environ:
+        program = [sys.executable, "-c", "from flows.cli import main; main()"]
+        sys.exit(launch_processes([*program, *sys.argv[1:]], processes))
+    _, answer = _trained(recipe, device)
+    return answer
 
 
-def _train(recipe: "Recipe", device: str, form: str = "") -> "Model | None":
-    """Train and score a model as a flow, print the result, and return the model.
-
-    Returns None in a process that only shares the work of another.
-    """
+def _trained(recipe: "Recipe", device: str) -> "tuple[Model, Answer]":
+    """Train and score a model, and say so; a process that shares another's work ends here."""
     from dtml.inference import choose_device
-    from flows.translating.models import assist
+    from flows.translating.models import assist, train_and_score
 
-    make_data_folder()
-    # Only the first of torchrun's processes runs the flow and stores the model.
+    # Only the first of torchrun's processes stores the model.
     if int(os.environ.get("RANK", "0")) > 0:
         assist(recipe, choose_device(device).type)
-        return None
-    require_server()
-    from flows.translating.flow import train_translator
-
-    model, scores = train_translator(recipe, device, attended=True)
+        raise typer.Exit
+    model, scores = as_flow("translate-train", recipe.name, lambda: train_and_score(recipe, device))
     card = model.card
     bleu, tokenizer = card.made["validation_bleu"], card.made["bleu_tokenizer"]
     document = {
@@ -145,8 +129,7 @@ def _train(recipe: "Recipe", device: str, form: str = "") -> "Model | None":
         f"model     {folder.models_folder() / card.name}",
         f'use it    dtml translate text "..." --model {card.name}',
     )
-    show(Answer(parts, document), form)
-    return model
+    return model, Answer(parts, document)
 
 
 def score_lines(scores: Mapping[str, "Score"]) -> Iterator[str]:
@@ -203,7 +186,7 @@ def text(
         from flows.translating.alignment_page import write_alignments
 
         write_alignments(attention, model.card, sources, results)
-        err.print(f"attention page  {attention}", markup=False, soft_wrap=True)
+        tell(f"attention page  {attention}")
     documents = [
         {
             "text": source,
@@ -213,14 +196,12 @@ def text(
         }
         for source, result in zip(sources, results, strict=True)
     ]
-    return Answer(_translated(documents, with_scores=best != 1), documents)
-
-
-def _translated(documents: Iterable[dict[str, Any]], *, with_scores: bool) -> Iterator[str]:
-    for document in documents:
-        for found in document["best"]:
-            line = " ".join(found["text"].splitlines())
-            yield f"{found['score']:8.3f}  {line}" if with_scores else line
+    lines = []
+    for result in results:
+        for found, score in result.best:
+            line = " ".join(found.splitlines())
+            lines.append(f"{score:8.3f}  {line}" if best > 1 else line)
+    return Answer(lines, documents)
 
 
 @translations.command()
@@ -279,7 +260,6 @@ def score(
             f"{against} translates {other.card.languages}, but {model.card.name} translates "
             f"{model.card.languages}: compare models of the same languages"
         )
-    make_data_folder()
     corpus = named_test(model.card, test, references, columns)
     test_score, comparison = score_on(model, corpus, how, open_store(), other, tokenizer)
     document = {
@@ -312,15 +292,10 @@ def queue(
 
     Example: dtml translate queue "A man rides a bike." --model multi30k-en-de
     """
-    texts_to_queue = list(texts or ())
-    if file is not None:
-        texts_to_queue.extend(lines_of(file))
-    if not texts_to_queue and file is not None:
-        raise UsageError(f"{file} is empty: name a file with a text on each line, or give texts")
+    texts_to_queue = [*(texts or ()), *(lines_of(file) if file is not None else ())]
     if not texts_to_queue:
-        raise UsageError("there is nothing to queue: give texts, or a file with --file")
+        raise UsageError("there is nothing to queue: give texts, or with --file a file of them")
     model = folder.chosen(name).name
-    make_data_folder()
     with transaction(open_store()) as conn:
         ids = stored_translations.queue_texts(conn, model, texts_to_queue, priority)
     return Answer([f"{counted(len(ids), 'text')} queued for {model}: {ids[0]} to {ids[-1]}"])
@@ -346,22 +321,16 @@ def work(
     """
     for model in models or ():
         folder.chosen(model)  # only for the error about an unknown model
-    make_data_folder()
-    # If there is nothing to do, these are the counts to print, and no Prefect server is started,
-    # which would take 20 seconds of a core. If there is something to do, this is None.
-    counts: Any = nothing_to_do(open_store(), models or None)
+    counts = nothing_to_do(open_store(), models or None)
     if counts is None:
-        require_server()
-        from flows.translating.flow import translate_queue
+        from flows.translating.worker import work_queue
+        from translation.decoding.beam_search import Search
 
-        # Prefect returns the data of the state in which the flow ends: the counts.
-        counts = translate_queue(
-            models=list(models or ()),
-            beams=beams,
-            alpha=alpha,
-            device=device,
-            attention=attention,
-            attended=True,
+        how = Search(beams=beams, alpha=alpha, with_attention=attention)
+        counts = as_flow(
+            "translate-queue",
+            "translations",
+            lambda: work_queue(models or (), how, device, attended=True),
         )
     return Answer([in_words(counts)])
 
@@ -387,8 +356,9 @@ def jobs(
         ConsoleTable(counts),
         ConsoleTable(newest, None, {"score": figure}, prose=("text", "translation", "reason")),
     ]
-    empty = "The queue is empty: `dtml translate queue TEXT --model NAME` adds to it."
-    return Answer([empty] if counts.empty else parts, {"counts": counts, "texts": newest})
+    if counts.empty:
+        parts = ["The queue is empty: `dtml translate queue TEXT --model NAME` adds to it."]
+    return Answer(parts, {"counts": counts, "texts": newest})
 
 
 @translations.command()
@@ -423,9 +393,8 @@ def demo(device: DeviceOption = "auto") -> None:
     from translation.translate import translate
 
     recipe = read_recipe(DEMO)
-    model = _train(recipe, device)
-    if model is None:  # torchrun started this process to share the work of another
-        return
+    model, answer = _trained(recipe, device)
+    show(answer)
     unseen_pairs = list(recipe.tests["test"].pairs())[:5]
     sources = [source for source, _ in unseen_pairs]
     results = translate(model, sources, Search())

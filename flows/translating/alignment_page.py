@@ -13,12 +13,8 @@ from translation.translate import Attention, Translation
 
 CELL = 22  # width and height of a cell in pixels
 LETTER = 8  # width of a letter in pixels; few are wider
-SHADES = (
-    0.1,
-    0.25,
-    0.5,
-    0.75,
-)  # weights from which the cells of a small map have a stronger colour
+LEAST = 0.01  # weight of a cell
+SHADES = (0.1, 0.25, 0.5, 0.75)  # from which weights the cells of a small map are stronger
 KINDS = {
     "encoder": "Encoder: from a piece of the source to the source",
     "between": "Between: from a piece of the translation to the source",
@@ -45,19 +41,16 @@ def alignment(part: Attention) -> dict[str, object]:
     """Return the values from which the template draws the map of a part of a translation.
 
     A row of the map is a target piece, a column a source piece. Each of `cells` has its left and
-    upper edge in pixels, and its opacity, which is the weight. Weights below .01 have no cell.
+    upper edge in pixels, and its opacity, which is the weight. Weights below LEAST have no cell.
     `left` and `top` are the room for the labels, `kinds` the small maps of the heads.
     """
     left = _label_width(part.target)
     top = _label_width(part.source)  # the labels of columns are turned upright
-    cells: list[tuple[int, int, float]] = []
-    for row, weights in enumerate(part.weights.tolist()):
-        for column, weight in enumerate(weights):
-            if weight >= 0.01:
-                x = left + CELL * column
-                y = top + CELL * row
-                opacity = max(0.0, min(1.0, weight))
-                cells.append((x, y, opacity))
+    weights = part.weights.clamp(max=1)
+    cells = [
+        (left + CELL * column, top + CELL * row, weights[row, column].item())
+        for row, column in (weights >= LEAST).nonzero().tolist()
+    ]
     return {
         "source": part.source,
         "target": part.target,
@@ -76,13 +69,11 @@ def small_maps(heads: Mapping[str, Tensor]) -> list[dict[str, object]]:
 
     `heads` has the weights of each kind, [layers heads queries keys].
     """
-    kinds: list[dict[str, object]] = []
-    for name, title in KINDS.items():
-        if name not in heads:
-            continue
-        layers = [[_small_map(head) for head in heads_of_layer] for heads_of_layer in heads[name]]
-        kinds.append({"title": title, "layers": layers})
-    return kinds
+    return [
+        {"title": title, "layers": [list(map(_small_map, layer)) for layer in heads[name]]}
+        for name, title in KINDS.items()
+        if name in heads
+    ]
 
 
 def _small_map(weights: Tensor) -> dict[str, object]:
@@ -93,28 +84,25 @@ def _small_map(weights: Tensor) -> dict[str, object]:
     have no square. `pieces` is the exponential of the mean entropy of the queries' weights:
     how many pieces a query attends to, 1 if each attends to one only.
     """
-    rows, columns = weights.shape
     # How many of SHADES each weight reaches: 0 below all of them.
     shades = torch.bucketize(weights, torch.tensor(SHADES), right=True)
     paths: list[tuple[float, str]] = []
     for level in range(1, len(SHADES) + 1):
         cells = (shades == level).nonzero().tolist()
-        path = "".join(f"M{column} {row}h1v1h-1z" for row, column in cells)
-        if path:
-            opacity = level / len(SHADES)
-            paths.append((opacity, path))
+        if cells:
+            path = "".join(f"M{column} {row}h1v1h-1z" for row, column in cells)
+            paths.append((level / len(SHADES), path))
     # `xlogy` is 0 for a weight of 0, whose logarithm is infinite.
     entropy = -torch.special.xlogy(weights, weights).sum(dim=-1)
-    pieces = entropy.mean().exp()
+    rows, columns = weights.shape
     return {
         "rows": rows,
         "columns": columns,
         "paths": paths,
-        "pieces": pieces.item(),
+        "pieces": entropy.mean().exp().item(),
     }
 
 
 def _label_width(pieces: Sequence[str]) -> int:
     """Return the width in pixels of the longest of these pieces as a label of a map."""
-    longest = max(len(piece) for piece in pieces)
-    return 12 + LETTER * longest
+    return 12 + LETTER * max(map(len, pieces))

@@ -30,22 +30,19 @@ def translate_lines(model: Model, source: Path, to: Path, how: Search, receipt: 
     """Write a translation of each line of `source` to `to`, and return the number of lines.
 
     The lines so far are stored beside `to`, with the suffix .partial. A later run with the same
-    text, model (by its `receipt`) and search continues after them. Raises UsageError for a file
-    that is missing, empty or not UTF-8, and for a place that cannot be written to; TranslationError
-    for a file that is damaged or cannot be read, while another process writes `to`, where writing
-    fails, as on a full disk, and as `translate` does.
+    text, model (by its `receipt`) and search continues after them. Raises TranslationError, as
+    UsageError where the file is no text or the place cannot be written to.
     """
     total, text_hash = _line_count_and_hash(source)
-    if to.parent.is_file():
-        raise UsageError(f"{to.parent} is a file and no folder: name another place for {to.name}")
-    if not to.parent.is_dir():
-        raise UsageError(f"there is no folder {to.parent} for {to.name}: create it first")
+    if not to.parent.is_dir() or not os.access(to.parent, os.W_OK):
+        raise UsageError(
+            f"{to.parent} is no folder that you may write to: create it, or choose another place "
+            f"for {to.name}"
+        )
     if to.is_dir():
         raise UsageError(f"{to} is a folder: name a file")
     if to.exists() and to.samefile(source):
         raise UsageError(f"{to} is the file to translate: write its translation to another file")
-    if not os.access(to.parent, os.W_OK):
-        raise UsageError(f"the folder {to.parent} is not writable: choose another folder")
     key = {"text": text_hash, "model": receipt, "search": repr(how)}
     lock = FileLock(to.with_name(f"{to.name}.partial.lock"), timeout=0)
     try:
@@ -73,7 +70,7 @@ def _translate_in_parts(
     """Write the translation of `source` to `to`, in parts, after the lines of an earlier run.
 
     `key` identifies the work and is stored in the file `notes`: the lines of a run with another key
-    are discarded. Raises OSError where writing fails.
+    are discarded.
     """
     partial = to.with_name(f"{to.name}.partial")
     notes = to.with_name(f"{to.name}.partial.json")
@@ -85,15 +82,14 @@ def _translate_in_parts(
     else:
         log.info("%d lines are translated already", count)
     remaining_lines = islice(lines_of(source), count, None)
-    part = list(islice(remaining_lines, LINES_AT_ONCE))
-    while part:
+    for part in iter(lambda: list(islice(remaining_lines, LINES_AT_ONCE)), []):
         translations = translate(model, part, how)
-        # Without line breaks inside, as each line of the source has one line.
-        _append(partial, [" ".join(translation.text.splitlines()) for translation in translations])
+        with partial.open("a", encoding="utf-8", newline="\n") as stream:
+            # Without line breaks inside, as each line of the source has one line.
+            stream.writelines(f"{' '.join(each.text.splitlines())}\n" for each in translations)
         count += len(part)
         if err.is_terminal:  # elsewhere nobody watches: a JSON log would get a line for each part
             log.info("%d lines", count)
-        part = list(islice(remaining_lines, LINES_AT_ONCE))
     with partial.open("rb") as stream:
         os.fsync(stream.fileno())  # first on the disk, then under its name
     partial.replace(to)
@@ -116,26 +112,17 @@ def _line_count_and_hash(source: Path) -> tuple[int, str]:
 
 
 def _keep_finished_lines(partial: Path, notes: Path, key: Mapping[str, object]) -> int:
-    """Return how many lines of `partial` an earlier run of the same work has finished.
+    """Return how many lines of `partial` an earlier run of the work with this key has finished.
 
-    0 without one: if `partial` or `notes` is missing, or `notes` is damaged or has another key. A
-    last line that was written only in part is removed from `partial`.
+    A last line that was written only in part is removed from `partial`.
     """
-    if not partial.exists() or not notes.exists():
-        return 0
     try:
         earlier_key = json.loads(notes.read_text())
-    except ValueError:  # damaged, such as by a full disk
+        content = partial.read_bytes()
+    except (FileNotFoundError, ValueError):  # no earlier run, or notes that a full disk damaged
         return 0
     if earlier_key != key:
         return 0
-    content = partial.read_bytes()
-    end = content.rfind(b"\n") + 1
-    finished = content[:end]
+    finished = content[: content.rfind(b"\n") + 1]
     partial.write_bytes(finished)
     return finished.count(b"\n")
-
-
-def _append(file: Path, lines: list[str]) -> None:
-    with file.open("a", encoding="utf-8", newline="\n") as stream:
-        stream.writelines(f"{line}\n" for line in lines)

@@ -5,6 +5,7 @@ This module does not import torch, for which some commands must not wait.
 
 from pathlib import Path
 
+from dtml.pages.figures import counted
 from flows.settings import data_folder
 from translation.cards import CONFIG, Card, read_card
 from translation.errors import UsageError
@@ -41,13 +42,12 @@ def chosen(name: str | None) -> Path:
         )
     if name is None and len(names) == 1:
         return models_folder() / names[0]
-    listed = ", ".join(names)
-    if name is None:
-        raise UsageError(
-            f"{models_folder()} has {len(names)} models: choose one of {listed} with --model"
-        )
     if name not in names:
-        raise UsageError(f"no model {name!r} in {models_folder()}: choose one of {listed}")
+        asked = "" if name is None else f", and none is named {name!r}"
+        raise UsageError(
+            f"{models_folder()} has {counted(len(names), 'model')}{asked}: choose one of "
+            f"{', '.join(names)} with --model"
+        )
     return models_folder() / name
 
 

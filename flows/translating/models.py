@@ -1,8 +1,10 @@
 """Find, train and score the translation models of the data folder, and store their facts."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,14 @@ import torch
 from filelock import FileLock, Timeout
 from sqlalchemy import Engine
 
-from db.engine import transaction
+from db.engine import open_store, transaction
 from db.rows import translations
 from db.save import save
+from dtml.inference import choose_device
+from flows.log_lines import logged_run
+from flows.service.tasks import as_task
+from flows.settings import err, tell
+from flows.signals import signals_of
 from flows.translating.folder import chosen, models_folder, work_folder
 from translation.cards import Card, receipt
 from translation.data.corpus import Corpus, check_languages
@@ -30,9 +37,13 @@ from translation.training.from_recipe import train_model
 from translation.training.loop import Check
 from translation.translate import translate
 
+log = logging.getLogger(__name__)
+
 DEMO = Path(__file__).with_name("demo") / "demo.toml"  # a recipe, with its corpus beside it
-# Settings in a model's card.
-TRAINED_BY = (
+# What a model's card says as the columns of translation_model do, itself and of its making.
+FACTS = ("name", "kind", "size", "source_language", "target_language")
+MADE = ("pairs", "corpus_hash", "validation_loss", "validation_bleu")
+TRAINED_BY = (  # settings in a model's card
     "training",
     "rules",
     "decide_by",
@@ -48,18 +59,52 @@ def open_model(name: str | None, device: torch.device) -> Model:
     return load_model(chosen(name), device)
 
 
-def train_and_store(
-    recipe: Recipe,
-    device: str,
-    engine: Engine,
-    say: Callable[[str], object],
-    on_check: Callable[[Check], object],
-) -> Model:
+def train_and_score(recipe: Recipe, device: str) -> tuple[Model, dict[str, Score]]:
+    """Train a recipe's model, store it, and score it on the recipe's test sets.
+
+    Returns the model and, by the name of the test set, its scores with the default `Search`.
+    """
+    engine = open_store()
+    place = choose_device(device).type
+    with logged_run("training") as run, signals_of(attended=True):
+        model = as_task("train", lambda: train_and_store(recipe, place, engine))
+        scores = {}
+        for name, test in recipe.tests.items():
+            named_test = replace(test, name=name)  # as `dtml translate score` calls it
+            scores[name] = as_task("score", partial(_score, model, named_test, engine))
+        run.outcome = f"trained the translation model {recipe.name}"
+    return model, scores
+
+
+def _score(model: Model, test: Corpus, engine: Engine) -> Score:
+    """Score a trained model on a test set; an error says that the training is not lost."""
+    try:
+        test_score, _ = score_on(model, test, Search(), engine)
+    except TranslationError as error:
+        name = model.card.name
+        raise type(error)(
+            f"{name} is trained and stored, but not scored on {test.name}: {error}; then run "
+            f"`dtml translate score {test.name} --model {name}`"
+        ) from error
+    return test_score
+
+
+def say(line: object) -> None:
+    """Log a line about a training, and print it where standard error is no terminal.
+
+    There the log shows only warnings, and a training that prints nothing for hours would seem to
+    have stopped.
+    """
+    log.info("%s", line)
+    if not err.is_terminal:
+        tell(str(line))
+
+
+def train_and_store(recipe: Recipe, device: str, engine: Engine) -> Model:
     """Train a recipe's model, and store it and its progress.
 
-    In a group of several processes, the first one calls this, the others `assist`. `say` is called
-    with messages about the training, `on_check` with each check on validation. A training that was
-    interrupted resumes from its state. Raises TranslationError while another process trains the
+    In a group of several processes, the first one calls this, the others `assist`. A training that
+    was interrupted resumes from its state. Raises TranslationError while another process trains the
     model.
     """
     name = recipe.name
@@ -75,15 +120,11 @@ def train_and_store(
 
             def store_check(check: Check) -> None:
                 """Store a check at once, so that the progress can be read during the training."""
+                row = asdict(check) | {"model": name, "at": datetime.now(UTC)}
+                del row["seconds_left"]
                 with transaction(engine) as conn:
-                    figures = asdict(check)
-                    del figures["seconds_left"]
-                    save(
-                        conn,
-                        "translation_progress",
-                        [{"model": name, "at": datetime.now(UTC), **figures}],
-                    )
-                on_check(check)
+                    save(conn, "translation_progress", [row])
+                say(check)
 
             model = train_model(
                 recipe,
@@ -101,38 +142,32 @@ def train_and_store(
         ) from None
     assert model is not None, "only the other processes of a group get no model"
     with transaction(engine) as conn:
-        card = model.card
-        training_facts = card.made
-        progress = training_facts["progress"]
-        settings = {name: training_facts[name] for name in TRAINED_BY}
-        translations.save_model(
-            conn,
-            {
-                "name": card.name,
-                "kind": card.kind,
-                "size": card.size,
-                "source_language": card.source_language,
-                "target_language": card.target_language,
-                "pairs": training_facts["pairs"],
-                "corpus_hash": training_facts["corpus_hash"],
-                "validation_loss": training_facts["validation_loss"],
-                "validation_bleu": training_facts["validation_bleu"],
-                "parameters": sum(parameter.numel() for parameter in model.network.parameters()),
-                "vocabulary": model.target.size,
-                "steps": progress["step"],
-                # Whole epochs, and the share of the batches of the last one that were used.
-                "epochs": progress["epoch"] + progress["place"] / progress["batches"],
-                "config": {**card.network, **settings},
-                "seed": training_facts["training"]["seed"],
-                "code_version": version("dtml-nightshift"),
-                "folder": str(models_folder() / card.name),
-                "checkpoint_hash": card.weights_hash,
-                "tokenizer_hash": card.tokenizer_hashes[0],
-                "receipt": receipt(card),
-                "created_at": datetime.now(UTC),
-            },
-        )
+        translations.save_model(conn, _row_of(model))
     return model
+
+
+def _row_of(model: Model) -> dict[str, Any]:
+    """Return the row of translation_model."""
+    card = model.card
+    made = card.made
+    progress = made["progress"]
+    return {
+        **{name: getattr(card, name) for name in FACTS},
+        **{name: made[name] for name in MADE},
+        "parameters": sum(parameter.numel() for parameter in model.network.parameters()),
+        "vocabulary": model.target.size,
+        "steps": progress["step"],
+        # Whole epochs, and the share of the batches of the last one that were used.
+        "epochs": progress["epoch"] + progress["place"] / progress["batches"],
+        "config": {**card.network, **{name: made[name] for name in TRAINED_BY}},
+        "seed": made["training"]["seed"],
+        "code_version": version("dtml-nightshift"),
+        "folder": str(models_folder() / card.name),
+        "checkpoint_hash": card.weights_hash,
+        "tokenizer_hash": card.tokenizer_hashes[0],
+        "receipt": receipt(card),
+        "created_at": datetime.now(UTC),
+    }
 
 
 def assist(recipe: Recipe, device: str) -> None:
@@ -148,9 +183,9 @@ def named_test(
 
     Where the recipe has no such test set, or `references` are given, `test` is a file. With
     `references`, it has the sources and `references` their translations, line by line; without, it
-    is a table with both in `columns`. Raises UsageError for a `test` that is neither a test set nor
-    a file, and for two files whose names say the other direction, such as test.de as the sources of
-    a model from English; the direction of a table is not checked.
+    is a table with both in `columns`. Raises UsageError for a `test` that is neither, and for two
+    files whose names say the other direction, such as test.de as the sources of a model from
+    English.
     """
     recipe_tests: Mapping[str, Mapping[str, Any]] = card.made["tests"]
     if test in recipe_tests and references is None:
@@ -163,25 +198,12 @@ def named_test(
             name=test,
         )
     if not Path(test).exists():
-        if test in recipe_tests:
-            raise UsageError(
-                f"{test} is a test set of {card.name}, which has its own references: leave out "
-                "--references, or name a file of sources"
-            )
-        available = "it has no test set"
-        advice = "name a file that exists"
-        if recipe_tests:
-            available = f"its test sets are {', '.join(recipe_tests)}"
-            advice = f"choose one of them, or {advice}"
+        available = ", ".join(recipe_tests) or "it has none"
         raise UsageError(
-            f"{test!r} is neither a test set of {card.name} ({available}) nor a file: {advice}"
+            f"{test!r} is neither a file nor a test set of {card.name} ({available}) without "
+            "--references: name a file that exists, or a test set alone"
         )
-    corpus = Corpus(
-        source=Path(test),
-        target=references,
-        columns=columns,
-        name=Path(test).name,
-    )
+    corpus = Corpus(source=Path(test), target=references, columns=columns, name=Path(test).name)
     check_languages(corpus, card.source_language, card.target_language)
     return corpus
 

@@ -8,18 +8,22 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 import torch
 from sqlalchemy import Engine
 
-from db.engine import transaction
+from db.engine import open_store, transaction
 from db.errors import StoreError
 from db.rows import translations
+from dtml.inference import choose_device
+from flows.log_lines import logged_run
+from flows.service.tasks import as_task
+from flows.signals import handled_by, signals_of
 from flows.translating.models import open_model
-from flows.translating.queue import usable, waiting
+from flows.translating.queue import in_words, usable, waiting
 from translation.decoding.beam_search import Search
 from translation.errors import TranslationError
 from translation.models import Model
@@ -29,6 +33,24 @@ log = logging.getLogger(__name__)
 
 AT_ONCE = 256  # texts that a worker takes at once
 LEASE_S = translations.LEASE_S  # after this time, other workers may take its texts
+
+
+def work_queue(
+    models: Collection[str], how: Search, device: str, *, attended: bool = False
+) -> dict[str, int]:
+    """Empty the queue as `work_off` does, without `models` of all texts, as one run of the log.
+
+    `attended` says that a command runs this, whose user may end it by a signal.
+    """
+    place = choose_device(device)
+    with logged_run("translations") as run, signals_of(attended):
+        engine = open_store()
+        counts = as_task(
+            "translate",
+            lambda: work_off(engine, models or None, how, place, attended=attended),
+        )
+        run.outcome = in_words(counts)
+    return counts
 
 
 def work_off(
@@ -48,16 +70,14 @@ def work_off(
     SIGINT and SIGTERM (`_unwound_first`).
     """
     worker = f"{platform.node()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
-    counts = Counter({"done": 0, "failed": 0})
+    counts = Counter(done=0, failed=0)
     model: Model | None = None
     broken: set[str] = set()
     with _unwound_first(attended):
         try:
-            while True:
-                names = usable(models, broken)
-                texts = translations.take_texts(engine, worker, names, AT_ONCE, LEASE_S)
-                if not texts:
-                    break
+            while texts := translations.take_texts(
+                engine, worker, usable(models, broken), AT_ONCE, LEASE_S
+            ):
                 name = texts[0]["model"]  # texts that are taken together are for one model
                 try:
                     if model is None or model.card.name != name:
@@ -94,27 +114,18 @@ def _unwound_first(attended: bool) -> Iterator[None]:
         return
 
     def unwind(number: int, _frame: FrameType | None) -> None:
-        """Note the signal, and raise an exception that ends the work inside."""
-        for ignored_number in handlers_before:
-            # A second signal would interrupt the unwinding.
-            signal.signal(ignored_number, signal.SIG_IGN)
-        received.append(number)
-        raise _SignalReceived
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_IGN)  # a second signal would interrupt the unwinding
+        raise _SignalReceived(number)
 
-    received: list[int] = []
-    handlers_before = {
-        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    for number in handlers_before:
-        signal.signal(number, unwind)
-    try:
-        with suppress(_SignalReceived):
+    received: int | None = None
+    with handled_by(unwind):
+        try:
             yield
-    finally:
-        for number, handler in handlers_before.items():
-            signal.signal(number, handler)
-    for received_number in received:  # one at most, because further signals were ignored
-        signal.raise_signal(received_number)
+        except _SignalReceived as signalled:
+            (received,) = signalled.args
+    if received is not None:
+        signal.raise_signal(received)
 
 
 def _translate_and_store(
@@ -123,8 +134,7 @@ def _translate_and_store(
     """Translate and store texts that the worker has taken, renewing their lease.
 
     `texts` are as `take_texts` returns them. Returns how many were stored as done and as failed;
-    texts that another worker has taken meanwhile count as neither. A text whose `unfit` has a
-    reason fails for that reason.
+    texts that another worker has taken meanwhile count as neither.
     """
     ids = [text["id"] for text in texts]
     last_renewal = time.monotonic()
@@ -140,41 +150,37 @@ def _translate_and_store(
         return translate(model, sources, how=how, report=renew_lease)
 
     fit_texts = [text for text in texts if text["unfit"] is None]
-    failures = {text["id"]: text["unfit"] for text in texts if text["unfit"] is not None}
-    rows: list[dict[str, Any]] = []
-    if fit_texts:
-        results = _translations(translate_all, [text["text"] for text in fit_texts])
-        for text, result in zip(fit_texts, results, strict=True):
-            if isinstance(result, Translation):
-                rows.append(
-                    {
-                        "id": text["id"],
-                        # PostgreSQL cannot store a NUL.
-                        "translation": result.text.replace("\0", ""),
-                        "score": result.score,
-                        "attention": [_attention(part) for part in result.attention] or None,
-                    }
-                )
-            else:
-                failures[text["id"]] = result
+    results = _translations(translate_all, [text["text"] for text in fit_texts])
+    reasons = {text["id"]: text["unfit"] for text in texts}
+    rows = []
+    for text, result in zip(fit_texts, results, strict=True):
+        if isinstance(result, Translation):
+            rows.append(
+                {
+                    "id": text["id"],
+                    # PostgreSQL cannot store a NUL.
+                    "translation": result.text.replace("\0", ""),
+                    "score": result.score,
+                    "attention": [_attention(part) for part in result.attention] or None,
+                }
+            )
+        else:
+            reasons[text["id"]] = result
     with transaction(engine) as conn:
-        finished_count = translations.finish_texts(conn, worker, rows)
-        failed_count = 0
-        for text_id in ids:
-            if text_id in failures:
-                reason = failures[text_id]
-                # 0 for a text that another worker has taken meanwhile
-                failed_count += translations.fail_texts(conn, worker, [text_id], reason)
-    return {"done": finished_count, "failed": failed_count}
+        done = translations.finish_texts(conn, worker, rows)
+        failed = 0
+        for text_id, reason in reasons.items():
+            if reason is not None:
+                failed += translations.fail_texts(conn, worker, [text_id], reason)
+    return {"done": done, "failed": failed}
 
 
 def _translations(
     translate_all: Callable[[Sequence[str]], list[Translation]], sources: Sequence[str]
 ) -> Sequence[Translation | str]:
-    """Return for each text its translation, or the reason why it cannot be translated.
-
-    Raises StoreError where the lease of the texts cannot be renewed.
-    """
+    """Return for each text its translation, or the reason why it cannot be translated."""
+    if not sources:
+        return []
     try:
         return translate_all(sources)
     except StoreError:  # no fault of a text: the lease could not be renewed
@@ -184,20 +190,16 @@ def _translations(
             is_expected = isinstance(error, TranslationError)
             return [str(error) if is_expected else f"{type(error).__name__}: {error}"]
     # One of the texts fails, so each is translated alone.
-    results: list[Translation | str] = []
-    for source in sources:
-        results.extend(_translations(translate_all, [source]))
-    return results
+    return [result for source in sources for result in _translations(translate_all, [source])]
 
 
 def _attention(part: Attention) -> dict[str, Any]:
-    weights = part.weights.double().round(decimals=4)
-    heads: dict[str, Any] = {}
-    for name, head_weights in part.heads.items():
-        heads[name] = head_weights.double().round(decimals=3).tolist()
     return {
         "source": part.source,
         "target": part.target,
-        "weights": weights.tolist(),
-        "heads": heads,
+        "weights": part.weights.double().round(decimals=4).tolist(),
+        "heads": {
+            name: weights.double().round(decimals=3).tolist()
+            for name, weights in part.heads.items()
+        },
     }

@@ -280,7 +280,7 @@ def test_a_model_is_scored_on_its_tests_by_name_on_files_and_tables_alike(
     assert (code, is_one_line(complaint)) == (2, True)
     assert re.search(r"test\.xa .*20 lines,.*test\.xb .*2:", complaint)
     code, _, complaint = translate("score", "unmade")
-    assert (code, is_one_line(complaint), "test sets are made" in complaint) == (2, True, True)
+    assert (code, is_one_line(complaint), "test set of tiny (made)" in complaint) == (2, True, True)
 
 
 def test_two_models_are_compared_on_the_same_sentences(home: Path, translate: Command) -> None:

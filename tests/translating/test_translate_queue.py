@@ -24,7 +24,6 @@ from sqlalchemy import Engine
 
 from db.engine import open_engine, open_store, reading, transaction
 from db.rows import translations
-from flows.commands import translate as commands
 from flows.markets.opened import RunRequest
 from flows.service.runner import service_of
 from flows.service.schedules import DELAY, TRANSLATING
@@ -231,12 +230,10 @@ def test_texts_are_queued_by_the_command_a_file_or_plain_sql_and_worked_off_by_t
 
 
 @pytest.mark.usefixtures("home")
-def test_an_empty_queue_starts_no_server(
+def test_without_a_text_of_a_model_that_is_there_nothing_is_translated(
     store_url: str, translate: Command, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
     monkeypatch.setenv("DTML_DATABASE_URL", store_url)
-    monkeypatch.delenv("PREFECT_API_URL", raising=False)
-    monkeypatch.setattr(commands, "require_server", lambda: pytest.fail("a server was started"))
     none = translate("work")
     assert (none[0], none[2]) == (0, "")
     assert re.fullmatch("0 texts .*, 0 failed\n", none[1])
@@ -277,7 +274,7 @@ def test_nothing_to_queue_and_no_model_to_queue_for_are_one_line(
         code, _, complaint = translate(*arguments)
         assert (code, is_one_line(complaint), words in complaint) == (2, True, True), complaint
     code, _, complaint = translate("work", "--model", "nobody")
-    assert (code, is_one_line(complaint), "no model 'nobody'" in complaint) == (2, True, True)
+    assert (code, is_one_line(complaint), "none is named 'nobody'" in complaint) == (2, True, True)
     code, _, complaint = translate("jobs")  # before there is a store
     assert (code, is_one_line(complaint)) == (2, True)
     open_store().dispose()

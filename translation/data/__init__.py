@@ -1,1 +1,1 @@
-"""Turn text into batches: corpora, subwords, language identification."""
+"""Turn text into batches: corpora, subwords."""

@@ -104,7 +104,7 @@ def kept_is_whole(home: Path) -> list[str]:
 def learn(home: Path) -> None:
     """A training of a translator, of four steps."""
     recipe = read_recipe(home / "corpus" / "tiny.toml")
-    train_and_store(recipe, "cpu", open_store(), lambda _: None, lambda _: None)
+    train_and_store(recipe, "cpu", open_store())
 
 
 def corpus(home: Path) -> None:
