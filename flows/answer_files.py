@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from decimal import Decimal
+from io import StringIO
 from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
@@ -23,12 +24,13 @@ import pyarrow.parquet as pq
 from db.connection.user_sql import Answer
 from dtml.errors import UsageError
 from flows.console import as_json_values
-from flows.text_tables import require_distinct, size_in_words
+from flows.text_tables import require_distinct
 from translation.atomic_files import write_whole
 
 # Bytes of an answer as a table in memory. A statement that fills a Parquet file has no time limit,
 # so that only this ends an endless answer.
 LARGEST_TABLE = 2**30
+MIB = 2**20
 CONVERTED = 2000  # rows that are converted at once
 GROUP = 100_000  # rows of a row group
 # The text in which SQLite stores days and moments.
@@ -36,18 +38,12 @@ DAY = re.compile(r"\d{4}-\d\d-\d\d")
 MOMENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}")
 
 
-class _Line:
-    """A file for `csv.writer`, which returns what the writer writes."""
-
-    def write(self, line: str) -> str:
-        return line
-
-
 def csv_lines(found: Answer) -> Iterator[str]:
     """Yield an answer as CSV, the names of its columns first."""
-    writer = csv.writer(_Line(), lineterminator="\n")
     for row in chain([found.names], found.rows):
-        yield writer.writerow(map(_plain, row))
+        line = StringIO()
+        csv.writer(line, lineterminator="\n").writerow(map(_plain, row))
+        yield line.getvalue()
 
 
 def json_lines(found: Answer) -> Iterator[str]:
@@ -71,7 +67,7 @@ def write_lines(found: Answer, form: str, file: IO[bytes], largest_bytes: int) -
         file.write(line.encode())
         if file.tell() > largest_bytes:
             raise UsageError(
-                f"this answer has more than {size_in_words(largest_bytes)} as {form}: select fewer "
+                f"this answer has more than {largest_bytes / MIB:,.0f} MiB as {form}: select fewer "
                 "rows or columns, or write it with `dtml query --parquet FILE`"
             )
 
@@ -98,7 +94,7 @@ def write_parquet(found: Answer, file: Path, largest_bytes: int = LARGEST_TABLE)
         size += parts[-1].nbytes
         if size > largest_bytes:
             raise UsageError(
-                f"the answer takes more than {size_in_words(largest_bytes)} as Parquet, so no "
+                f"the answer takes more than {largest_bytes / MIB:,.0f} MiB as Parquet, so no "
                 "file was written: select fewer rows at a time, with where or limit"
             )
     try:

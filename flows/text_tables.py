@@ -8,7 +8,7 @@ import json
 import math
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
@@ -30,64 +30,75 @@ WHOLE: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}  
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table: its values, None where one is missing, and how they are written.
+    """A column of a table, as it is printed.
 
-    `write` returns the text of a known value; None writes all digits. `is_prose` says that its
-    texts are sentences or names in words, which may be broken between words.
+    The cells of prose are sentences or names in words, which may be broken between words.
     """
 
-    name: str
-    values: Sequence[Any]
-    is_number: bool
-    write: Callable[[Any], str] | None = None
+    heading: str
+    cells: Sequence[str]
+    is_number: bool = False
     is_prose: bool = False
 
     @property
-    def heading(self) -> str:
-        """Return the name as it is printed."""
-        return shown(self.name).expandtabs()
+    def width(self) -> int:
+        """Return the characters of the longest line of a cell."""
+        lines = [line for cell in self.cells for line in cell.split("\n")]
+        return max(map(cell_len, lines), default=0)
 
-    @property
-    def cells(self) -> list[str]:
-        """Return the values as they are printed."""
-        return [_cell(value, self.write) for value in self.values]
+
+def column(
+    name: str,
+    values: Iterable[Any],
+    write: Callable[[Any], str] | None = None,
+    *,
+    is_number: bool = False,
+    is_prose: bool = False,
+) -> Column:
+    """Return the column of values, each as `write` returns it, by default with all its digits."""
+    cells = [_cell(value, write) for value in values]
+    return Column(printed(name), cells, is_number=is_number, is_prose=is_prose)
+
+
+def printed(text: str) -> str:
+    """Return a text as the console prints it; Rich would widen a tab only then."""
+    return shown(text).expandtabs()
 
 
 def print_table(columns: Sequence[Column], title: str | None = None) -> None:
     """Print columns of equal length side by side, numbers on the right."""
     if title:
         out.print(Text(shown(title), style="italic"))
-    cells = [column.cells for column in columns]
     any_width = out.options.update(width=ANY_WIDTH)
-    table = _laid_out(columns, cells, is_narrow=False)
+    rows = list(zip(*[each.cells for each in columns], strict=True))
+    table = _laid_out(columns, rows, is_narrow=False)
     if out.measure(table, options=any_width).maximum > out.width:
-        table = _laid_out(columns, cells, is_narrow=True)
+        table = _laid_out(columns, rows, is_narrow=True)
     if out.measure(table, options=any_width).minimum <= out.width:
         out.print(table)
-    elif not cells[0]:
-        out.print(", ".join(column.heading for column in columns), markup=False)
+    elif not rows:
+        out.print(", ".join(each.heading for each in columns), markup=False)
     else:
-        _print_blocks([column.heading for column in columns], list(zip(*cells, strict=True)))
+        _print_blocks([each.heading for each in columns], rows)
 
 
 def _laid_out(
-    columns: Sequence[Column], cells: Sequence[Sequence[str]], *, is_narrow: bool
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], *, is_narrow: bool
 ) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
-    for column, texts in zip(columns, cells, strict=True):
-        width = max((cell_len(line) for text in texts for line in text.split("\n")), default=0)
-        least = min(width, NARROWEST) if column.is_prose else width
-        heading = column.heading
+    for each in columns:
+        least = min(each.width, NARROWEST) if each.is_prose else each.width
+        heading = each.heading
         if is_narrow:
             lines = [textwrap.fill(line, max(least, 1), **WHOLE) for line in heading.split("\n")]
             heading = "\n".join(lines)
         table.add_column(
             Text(heading),
-            justify="right" if column.is_number else "left",
-            no_wrap=not column.is_prose,
+            justify="right" if each.is_number else "left",
+            no_wrap=not each.is_prose,
             min_width=least,
         )
-    for row in zip(*cells, strict=True):
+    for row in rows:
         table.add_row(*map(Text, row))
     return table
 
@@ -106,15 +117,13 @@ def _print_blocks(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def print_rows(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Print the rows that a database driver returned, under the names of their columns."""
     columns = []
-    for name, values in zip(
-        names, zip(*rows, strict=True) if rows else [()] * len(names), strict=True
-    ):
+    for number, name in enumerate(names):
+        values = [row[number] for row in rows]
         kinds = {type(value) for value in values} - {type(None)}  # none where all are missing
         are_numbers = bool(kinds) and kinds <= {Decimal, int, float}
-        # Whole numbers in a column that also has fractions are written with a decimal point.
-        as_float = are_numbers and kinds != {int}
-        printed = [float(value) if as_float and value is not None else value for value in values]
-        columns.append(Column(name=name, values=printed, is_number=are_numbers))
+        if are_numbers and kinds != {int}:  # whole numbers too get a decimal point
+            values = [None if value is None else float(value) for value in values]
+        columns.append(column(name, values, is_number=are_numbers))
     print_table(columns)
 
 
@@ -123,14 +132,6 @@ def require_distinct(names: Sequence[str]) -> None:
     for name, count in Counter(names).items():
         if count > 1:
             raise UsageError(f"{count} columns are named {name!r}: rename all but one with `as`")
-
-
-def size_in_words(size: int) -> str:
-    """Return a number of bytes as text: in GiB or MiB if it is a whole number of them."""
-    for unit, unit_bytes in {"GiB": 2**30, "MiB": 2**20}.items():
-        if size % unit_bytes == 0:
-            return f"{size // unit_bytes:,} {unit}"
-    return f"{size:,} bytes"
 
 
 def _cell(value: Any, write: Callable[[Any], str] | None) -> str:
@@ -150,8 +151,7 @@ def _cell(value: Any, write: Callable[[Any], str] | None) -> str:
         text = json.dumps(value, ensure_ascii=False, default=str)
     else:
         text = str(value)
-    # Rich would widen a tab only when it prints it.
-    text = shown(text).expandtabs()
+    text = printed(text)
     if len(text) <= LONGEST_CELL:
         return text
     return f"{text[:LONGEST_CELL]}... ({len(text):,} characters)"

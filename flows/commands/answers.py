@@ -16,8 +16,8 @@ from flows.settings import print_lines, print_text
 class Answer:
     """What a command found: `parts` for people, `document` for programs.
 
-    A document may be a function, which is called only if the document is asked for; the parts, and
-    the texts of `markdown`, may be made while they are printed. `failure` is raised afterwards.
+    The parts, and the texts of `markdown`, may be made while they are printed. `failure` is raised
+    afterwards.
     """
 
     parts: Iterable[Part]
@@ -30,7 +30,7 @@ class Answer:
 def answering(*forms: str) -> Callable[[Callable[..., Answer]], Callable[..., None]]:
     """Return a decorator that prints the answer of a command, and adds an option for each form.
 
-    The forms are those of FORMS; without an option, the parts for people are printed.
+    Without an option, the parts for people are printed.
     """
 
     def decorate(command: Callable[..., Answer]) -> Callable[..., None]:
@@ -52,9 +52,9 @@ def answering(*forms: str) -> Callable[[Callable[..., Answer]], Callable[..., No
 
 
 def show(answer: Answer, form: str = "") -> None:
-    """Print an answer in a form of FORMS, by default for people, and raise its failure."""
+    """Print an answer in a form, by default for people, and raise its failure."""
     if form == "json":
-        print_json(answer.document() if callable(answer.document) else answer.document)
+        print_json(answer.document)
     if form == "csv":
         print_lines([answer.csv])
     for text in answer.markdown if form == "markdown" else ():

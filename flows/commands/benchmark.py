@@ -6,20 +6,16 @@ from typing import Annotated, Literal
 
 import typer
 
-from db.engine import open_store, reading
-from db.read import read
 from dtml.errors import UsageError
-from dtml.markets.definition import NetworkName
 from dtml.pages import benchmark as benchmark_pages
 from dtml.pages import ranking as ranking_pages
 from dtml.pages.survivorship import of_study
 from dtml.published import SETS, require_set, shortened
 from dtml.ranking.outcomes import Leg
 from flows.commands.answers import Answer, answering
-from flows.commands.options import with_request
+from flows.commands.options import refuse, with_request
 from flows.commands.ranking import NetworksOption, as_document, network_names, rank_sets
 from flows.console import ConsoleTable, announce, bold
-from flows.markets.files import read_market
 from flows.markets.opened import RunRequest, choose_as_of
 from flows.nightly.context import open_context, open_stored_context
 from flows.nightly.fetch import fetch_bars
@@ -85,38 +81,32 @@ def benchmark(
 
     Example: dtml benchmark acl18 --prices acl18.parquet --index GSPC.parquet
     """
-    is_given = {
-        "--members": members is not None,
-        "--epochs": epochs is not None,
+    given = {
+        "--members": members,
+        "--epochs": epochs,
         "--grid": with_grid,
-        "--with": networks is not None,
+        "--with": networks,
         "--leg": leg != "next_close",
-        "--index": request.index is not None,
-        "--source": request.source is not None,
+        "--index": request.index,
+        "--source": request.source,
         "--device": request.device != "auto",
     }
-    for option in UNUSED.get(market, UNUSED_BY_PUBLISHED):
-        if is_given[option]:
-            raise UsageError(f"{option} has no effect on `dtml benchmark {market}`: leave it out")
+    unused = {option: given[option] for option in UNUSED.get(market, UNUSED_BY_PUBLISHED)}
+    refuse(unused, f"not every option has an effect on `dtml benchmark {market}`")
     require_index_with_prices(request)
     if market == "ranking":
         return rank_sets(request.prices, networks, seeds, leg)
     if market == "csi300":
-        return csi300_answer(_csi300(request, members, network_names(networks), seeds))
+        if request.prices is None or request.index is None or members is None:
+            raise UsageError(
+                "csi300 needs three files: run `dtml benchmark csi300 --prices FILE --index FILE "
+                "--members FILE`"
+            )
+        files = Files(prices=request.prices, index=request.index, members=members)
+        with err.status("ranking CSI 300"):
+            found = run_study(Csi300(files, network_names(networks), seeds))
+        return csi300_answer(found)
     return run_published(replace(request, market=market), seeds, epochs, with_grid=with_grid)
-
-
-def _csi300(
-    request: RunRequest, members: Path | None, networks: tuple[NetworkName, ...], seeds: int
-) -> ranking_pages.Ranking:
-    if request.prices is None or request.index is None or members is None:
-        raise UsageError(
-            "csi300 needs three files: run `dtml benchmark csi300 --prices FILE --index FILE "
-            "--members FILE`"
-        )
-    files = Files(prices=request.prices, index=request.index, members=members)
-    with err.status("ranking CSI 300"):
-        return run_study(Csi300(files, networks, seeds))
 
 
 def csi300_answer(found: ranking_pages.Ranking) -> Answer:
@@ -147,15 +137,11 @@ def run_published(
     """Run the published experiment on a set, or read the stored one, and return its scoreboard.
 
     Prices of a source or of files that the request names are stored first, unless the store has
-    them. Raises UsageError for a market that is none of SETS.
+    them.
     """
-    if request.market not in SETS:
-        raise UsageError(
-            f"{request.market} has no published experiment: choose one of {', '.join(SETS)}"
-        )
+    published_set = shortened(SETS[request.market], epochs)
     if request.source or request.prices:
         context = open_context(request)
-        published_set = SETS[request.market]
         require_set(context.market, published_set)
         if request.prices:
             # The files of stocks often lack the index. A fetch would store the stocks without it.
@@ -174,9 +160,6 @@ def run_published(
             err.print(
                 f"note: the prices of {context.name} are stored already, so none were fetched"
             )
-    published_set = shortened(SETS[request.market], epochs)
-    example = f"dtml benchmark {published_set.market} --prices FILE --index FILE"
-    require_stored(request, f"give its files, as in `{example}`")
     context = open_stored_context(request)
     require_set(context.market, published_set)
     experiment = PublishedExperiment(context, published_set, tuple(range(seeds)), with_grid)
@@ -189,14 +172,6 @@ def run_published(
     }
     markdown = benchmark_pages.readme_table(result.row, result.scores)
     return Answer(benchmark_parts(result), document, (markdown,))
-
-
-def require_stored(request: RunRequest, advice: str) -> None:
-    """Raise UsageError, with an advice, where the store has no stock of the market."""
-    market = read_market(request.market, request.market_file).name
-    with reading(open_store()) as conn:
-        if read(conn, "constituent", market=market).empty:
-            raise UsageError(f"nothing is stored for {market}: {advice}")
 
 
 def require_index_with_prices(request: RunRequest) -> None:

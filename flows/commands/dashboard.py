@@ -13,7 +13,7 @@ from db.engine import location, open_reader
 from dtml.errors import DtmlError
 from flows.dashboard.app import LOOPBACK, dashboard
 from flows.dashboard.explore import READER_LIMIT_S
-from flows.settings import err, out
+from flows.settings import out, tell
 
 commands = typer.Typer()
 
@@ -51,10 +51,9 @@ def serve_dashboard(
         address = f"http://{host_in_address}:{listening.getsockname()[1]}"
         out.print(f"{address}  {location(engine)}, read-only; press Ctrl-C to stop", soft_wrap=True)
         if is_open:
-            err.print(
+            tell(
                 f"warning: anyone who can reach {host_in_address} can read everything: "
-                "there is no login, so let a firewall keep others out",
-                soft_wrap=True,
+                "there is no login, so let a firewall keep others out"
             )
         config = uvicorn.Config(
             app,

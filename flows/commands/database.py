@@ -32,7 +32,7 @@ from dtml.pages.figures import counted
 from flows.commands.history import require_market
 from flows.commands.options import AsJson
 from flows.console import ConsoleTable, print_json, rendered, say
-from flows.settings import data_folder, err, print_text
+from flows.settings import data_folder, err, print_text, tell
 from flows.upkeep.backups import NOT_A_MODEL, Manifest, back_up, checkpoints, read_backup
 from flows.upkeep.backups import restore as restore_backup
 from flows.upkeep.parquet_export import VIEWS
@@ -85,7 +85,7 @@ def check(as_json: AsJson = False) -> None:
         if not as_json:
             say(rendered("finding.txt", finding=finding))
     if as_json:
-        print_json([vars(finding) for finding in findings])
+        print_json(list(map(vars, findings)))
     if any(finding.state == "failed" for finding in findings):
         raise typer.Exit(1)
 
@@ -100,14 +100,6 @@ def copy(
     """
     if not file.is_file():
         raise UsageError(f"there is no store at {file}: give an SQLite file")
-    url = database_url()
-    if url.get_backend_name() == "sqlite":
-        destination = Path(str(url.database))
-        if destination.exists() and file.samefile(destination):
-            raise UsageError(
-                f"{file} would be copied into itself: set {URL_VARIABLE} to the empty database "
-                "that is to hold the copy"
-            )
     source = open_engine(f"sqlite:///{file.absolute()}", read_only=True)
     # The variable names the destination here, so the command that upgrades the file sets another.
     require_current_schema(
@@ -203,11 +195,9 @@ def prune(
     if not planned.first_kept:
         say(f"no market has {keep} complete nights")
     heading = "removed" if apply else "to remove"
-    removals = [removal.what for removal in planned.removals]
-    megabytes = [removal.megabytes for removal in planned.removals]
-    counts = [removal.count for removal in planned.removals]
-    rows = {heading: removals, "count": counts, "MB": megabytes}
-    say(ConsoleTable(pd.DataFrame(rows), None, {"MB": "{:.1f}".format}, prose=(heading,)))
+    rows = pd.DataFrame(planned.removals).set_axis([heading, "count", "MB"], axis="columns")
+    rows["MB"] = rows["MB"] / 1e6
+    say(ConsoleTable(rows, None, {"MB": "{:.1f}".format}, prose=(heading,)))
     if apply:
         _compact(engine)
     elif not planned.is_empty:
@@ -222,16 +212,14 @@ def _compact(engine: Engine) -> None:
     try:
         sizes = compact(engine)
     except StoreError as error:
-        _warn(
+        tell(
             f"warning: the rows are removed, but the file is as large as before: {error}; run the "
             "same command again to make it smaller",
         )
         return
     if sizes is not None:
         before, after = sizes
-        say(
-            f"{location(engine)}: {before / 1e6:.1f} MB before, {after / 1e6:.1f} MB now",
-        )
+        say(f"{location(engine)}: {before / 1e6:.1f} MB before, {after / 1e6:.1f} MB now")
 
 
 @store_commands.command("grant-reader")
@@ -255,7 +243,7 @@ def grant_reader(
         f"{location(engine)}, and nothing else",
     )
     if is_new and not password:
-        _warn(
+        tell(
             f"note: role {name} has no password; set {READER_PASSWORD} and run this command again, "
             "or configure the role's login on the server",
         )
@@ -293,10 +281,6 @@ def _findings(engine: Engine) -> Iterator[Finding]:
     yield finding_of("every model's weights are as its run recorded them", wrong_checkpoints)
 
 
-def _warn(line: str) -> None:
-    err.print(line, markup=False, soft_wrap=True)
-
-
 @contextmanager
 def _progress() -> Iterator[Progress]:
     """Yield the function that a copy calls with its progress, shown on a terminal alone."""
@@ -306,10 +290,8 @@ def _progress() -> Iterator[Progress]:
     with err.status("beginning") as status:
 
         def show(done: str, table: str, rows: int) -> None:
-            if rows:
-                status.update(f"{done} {table}, {counted(rows, 'row')}")
-            else:
-                status.update(f"{done} {table}")
+            of_rows = f", {counted(rows, 'row')}" if rows else ""
+            status.update(f"{done} {table}{of_rows}")
 
         yield show
 
@@ -324,14 +306,13 @@ def _models(manifest: Manifest) -> str:
 
 def _warn_of_absent(manifest: Manifest) -> None:
     for absent in manifest.absent:
-        run_id = absent["run_id"]
-        path = absent["path"]
-        why = absent["why"]
         advice = (
             "to replay the nights of these weights, copy the file from another backup to "
-            f"{data_folder() / path} or, unless they are those of rankers, recreate it from the "
-            "receipt of one of the nights' predictions with `dtml replay RECEIPT --retrain`"
+            f"{data_folder() / absent['path']} or, unless they are those of rankers, recreate it "
+            "from the receipt of one of the nights' predictions with `dtml replay RECEIPT "
+            "--retrain`"
         )
-        if why == NOT_A_MODEL:
+        if absent["why"] == NOT_A_MODEL:
             advice = "dtml reads no weights there, so no night of these weights can be replayed"
-        _warn(f"warning: the backup lacks {path}, the weights of {run_id} ({why}); {advice}")
+        lacking = "the backup lacks {path}, the weights of {run_id} ({why})".format_map(absent)
+        tell(f"warning: {lacking}; {advice}")

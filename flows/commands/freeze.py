@@ -10,14 +10,15 @@ import typer
 
 from db.connection.locks import market_lock
 from db.engine import open_reader, open_store
-from dtml.errors import DtmlError, UsageError
+from dtml.errors import DtmlError
 from dtml.pages.figures import counted
 from flows.commands.answers import Answer, answering
-from flows.commands.options import MarketFile, day_option, known_markets
+from flows.commands.options import day_option, of_a_market, refuse
 from flows.console import styled
 from flows.freezing import Link, begin, read_chain
 from flows.freezing import check as check_chain
 from flows.markets.files import read_market
+from flows.markets.opened import RunRequest
 from flows.settings import chain_file
 
 commands = typer.Typer()
@@ -32,18 +33,11 @@ class NotFrozenError(DtmlError):
 
 
 @commands.command()
+@of_a_market()
 @answering("json")
 def freeze(
-    name: Annotated[
-        str,
-        typer.Argument(
-            help="A market that `dtml markets` lists.",
-            metavar="MARKET",
-            autocompletion=known_markets,
-        ),
-    ],
+    request: RunRequest,
     file: Annotated[Path | None, typer.Argument(help=FILE, metavar="[FILE]")] = None,
-    market_file: MarketFile = None,
     since: Annotated[date | None, day_option(SINCE)] = None,
     check: Annotated[bool, typer.Option("--check", help=CHECK)] = False,
 ) -> Answer:
@@ -58,17 +52,11 @@ def freeze(
 
     Example: dtml freeze simulated --check
     """
-    market = read_market(name, market_file).name
+    market = read_market(request.market, request.market_file).name
     if check:
-        if since is not None:
-            raise UsageError(
-                "--since has no effect with --check, which checks the whole chain: leave it out"
-            )
+        refuse({"--since": since}, "--check checks the whole chain")
         return _check(market, file)
-    if file is not None:
-        raise UsageError(
-            f"{file} is given, but only --check reads a file: add --check, or leave the file out"
-        )
+    refuse({str(file): file}, "only --check reads a file")
     engine = open_store()
     with market_lock(engine, market):
         new_links = begin(engine, market, since)

@@ -25,7 +25,7 @@ from dtml.pages.figures import counted, figure, percent
 from dtml.pages.night import ends, ranking_words
 from dtml.prices.sessions import sessions_between, sessions_up_to
 from flows.commands.answers import Answer, answering
-from flows.commands.options import AsOf, of_a_market
+from flows.commands.options import AsOf, of_a_market, refuse
 from flows.console import ConsoleTable, Formats, Part, announce, bold, rendered, score_tables
 from flows.log_lines import logged_run
 from flows.markets.opened import (
@@ -45,7 +45,7 @@ from flows.markets.stored_night import (
 )
 from flows.night_facts import NightFacts
 from flows.service.prefect_server import require_server
-from flows.settings import data_folder, err
+from flows.settings import data_folder, err, tell
 
 commands = typer.Typer()
 
@@ -76,8 +76,7 @@ def nightly(
 
     Example: dtml nightly kdd17 --prices kdd17.parquet --index GSPC.parquet --as-of 2016-06-30
     """
-    if missed and nights > 1:
-        raise typer.BadParameter("--catch-up finds the missed nights by itself: leave out --nights")
+    refuse({"--nights": missed and nights > 1}, "--catch-up finds the missed nights by itself")
     opened = open_market(request)
     last = choose_as_of(opened, as_of)
     announce(opened)
@@ -102,16 +101,15 @@ def _catch_up(opened: OpenedMarket, request: RunRequest, last: date) -> Answer:
     older = [day for day in missed if day < first]
     if older:
         sessions = sessions_between(opened.market.calendar, older[0], older[-1])
-        err.print(
+        tell(
             f"note: --catch-up covers the last {LIMIT} sessions; "
             f"{counted(len(older), 'older night')} missed, {older[0]} .. {older[-1]}: "
-            f"`--as-of {older[-1]} --nights {len(sessions)}` in its place runs them",
-            soft_wrap=True,
+            f"`--as-of {older[-1]} --nights {len(sessions)}` in its place runs them"
         )
     if not days:
-        err.print(f"no night was missed in the last {LIMIT} sessions")
+        tell(f"no night was missed in the last {LIMIT} sessions")
         return _answer(opened, [_run_or_read_night(opened, request, last)])
-    err.print(f"{counted(len(days), 'night')} missed: {', '.join(map(str, days))}")
+    tell(f"{counted(len(days), 'night')} missed: {', '.join(map(str, days))}")
     require_server()  # before Prefect is imported
     from flows.service.flows import missed as run_missed
 
@@ -136,7 +134,7 @@ def _run_or_read_night(opened: OpenedMarket, request: RunRequest, day: date) -> 
         from flows.nightly.night import run_night
 
         return run_night(with_experiment(opened, request), day)
-    err.print(f"night of {day}")
+    tell(f"night of {day}")
     require_server()  # before Prefect is imported
     from flows.service.flows import nightly as run_nightly
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import typer
 
+from dtml.errors import UsageError
 from dtml.markets.definition import Universe
 
 KEYWORD = Parameter.KEYWORD_ONLY
@@ -138,9 +139,8 @@ def with_request(*names: str) -> Callable[[Callable[..., None]], Callable[..., N
     def with_options(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
         def run_with_request(**options: Any) -> None:
-            request_options = {name: options.pop(name) for name in names}
-            request = request_of(**{**NO_MARKET, **request_options})
-            command(request, **options)
+            asked = {name: options.pop(name) for name in names}
+            command(request_of(**NO_MARKET | asked), **options)
 
         own = list(signature(command, eval_str=True).parameters.values())[1:]
         named = [
@@ -162,6 +162,16 @@ def with_parameters(
     return command
 
 
+def refuse(options: Mapping[str, object], why: str) -> None:
+    """Raise UsageError, which begins with `why`, for options that were given.
+
+    `options` has the value of each by its name: None or False for one that was not given.
+    """
+    given = [name for name, value in options.items() if value]
+    if given:
+        raise UsageError(f"{why}: leave out {' and '.join(given)}")
+
+
 def request_of(
     market: str | None, market_file: Path | None, device: str = "auto", **options: Any
 ) -> Any:
@@ -170,15 +180,12 @@ def request_of(
     A market may be named beside its file, which has the same name before .toml. Raises UsageError
     where no market is given, or two different ones, and for an unknown source.
     """
-    from dtml.errors import UsageError
     from dtml.sources import known_source
     from flows.markets.opened import RunRequest
 
     if options.get("source") is not None:
         options["source"] = known_source(options["source"])
-    if market_file is not None and market == market_file.stem:
-        market = None
-    if market and market_file:
+    if market and market_file and market != market_file.stem:
         raise UsageError(
             f"{market} and {market_file}, which defines the market {market_file.stem}, are two "
             "markets: give one market"
@@ -189,12 +196,11 @@ def request_of(
             "your own with --market-file"
         )
     experiment_options = {name: options.pop(name, None) for name in OVERRIDES}
-    # An option that was not given is None or False: the market's own setting stays.
-    overrides = {name: value for name, value in experiment_options.items() if value}
     return RunRequest(
-        market=market or str(market_file),  # beside a file only a label: the file has the name
+        market=str(market_file or market),  # a file is only named here: it has the market's name
         market_file=market_file and market_file.absolute(),  # a worker may be in another folder
-        overrides=overrides,
+        # An option that was not given is None or False: the market's own setting stays.
+        overrides={name: value for name, value in experiment_options.items() if value},
         device=device,
         **options,
     )

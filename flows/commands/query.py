@@ -21,8 +21,8 @@ from db.engine import open_reader
 from dtml.errors import UsageError
 from dtml.pages.figures import counted
 from flows.commands.options import AsJson
-from flows.settings import err, out, print_lines
-from flows.text_tables import print_rows, require_distinct, size_in_words
+from flows.settings import out, print_lines, tell
+from flows.text_tables import print_rows, require_distinct
 
 commands = typer.Typer()
 
@@ -57,27 +57,21 @@ def query(
     run_sql = partial(open_answer, open_reader())
     with _bounded_memory():
         if parquet is not None:
-            return _write(run_sql(sql, is_time_limited=False), parquet)
+            from flows.answer_files import write_parquet
+
+            with run_sql(sql, is_time_limited=False) as answer:
+                count = write_parquet(answer, parquet)
+            out.print(f"{counted(count, 'row')} written to {parquet}", soft_wrap=True)
+            return
         if as_csv or as_json:
-            return _print_all(run_sql(sql), as_json=as_json)
+            _print_all(run_sql(sql), as_json=as_json)
+            return
         with run_sql(sql) as answer:
             require_distinct(answer.names)
             rows = first_rows(answer, SHOWN + 1)  # one more shows whether there are others
             print_rows(answer.names, rows[:SHOWN])
     if len(rows) > SHOWN:
-        err.print(
-            f"note: these are the first {SHOWN:,} rows; --csv and --json print all of them",
-            soft_wrap=True,
-        )
-    return None
-
-
-def _write(running_sql: AbstractContextManager[Answer], file: Path) -> None:
-    from flows.answer_files import write_parquet
-
-    with running_sql as answer:
-        count = write_parquet(answer, file)
-    out.print(f"{counted(count, 'row')} written to {file}", soft_wrap=True)
+        tell(f"note: these are the first {SHOWN:,} rows; --csv and --json print all of them")
 
 
 @contextmanager
@@ -91,14 +85,14 @@ def _bounded_memory() -> Iterator[None]:
     soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_DATA)
     new_limit = soft_limit
     limit_in_words = "the available memory"
-    used = _data_bytes()
-    if used is not None:
-        own_limit = used + MEMORY
+    status = Path("/proc/self/status")
+    data = re.search(r"VmData:\s+(\d+) kB", status.read_text() if status.exists() else "")
+    if data is not None:
+        own_limit = 1024 * int(data[1]) + MEMORY
         # RLIM_INFINITY, for no limit, is a negative number.
-        is_lower = own_limit < soft_limit or soft_limit == resource.RLIM_INFINITY
-        if is_lower:  # else the user has set a limit that is lower, which stays
+        if own_limit < soft_limit or soft_limit == resource.RLIM_INFINITY:
             new_limit = own_limit
-            limit_in_words = f"{size_in_words(MEMORY)} of memory"
+            limit_in_words = f"{MEMORY / 2**20:,.0f} MiB of memory"
     resource.setrlimit(resource.RLIMIT_DATA, (new_limit, hard_limit))
     try:
         yield
@@ -108,17 +102,6 @@ def _bounded_memory() -> Iterator[None]:
         ) from error
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft_limit, hard_limit))
-
-
-def _data_bytes() -> int | None:
-    """Return the size of this process's data in bytes, as Linux counts it; None elsewhere."""
-    status = Path("/proc/self/status")
-    if not status.exists():
-        return None
-    data = re.search(r"VmData:\s+(\d+) kB", status.read_text())
-    if data is None:
-        return None
-    return 1024 * int(data[1])
 
 
 def _print_all(running_sql: AbstractContextManager[Answer], *, as_json: bool) -> None:

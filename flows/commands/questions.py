@@ -151,12 +151,7 @@ def _text(value: Any) -> str | None:
 
 def _markdown_table(rows: pd.DataFrame) -> str:
     alignments = ["--:" if pd.api.types.is_numeric_dtype(rows[name]) else "---" for name in rows]
-    cells = [
-        ["" if (known := as_json_values(value)) is None else str(known) for value in row]
-        for row in rows.itertuples(index=False)
-    ]
-    names = [str(name) for name in rows]
-    lines = [
-        [cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in [names, *cells]
-    ]
-    return "\n".join(f"| {' | '.join(line)} |" for line in [lines[0], alignments, *lines[1:]])
+    texts = rows.astype(object).where(rows.notna(), "").astype(str)
+    cells = texts.replace({r"\|": r"\\|", "\n": " "}, regex=True)
+    lines = [rows.columns, alignments, *cells.to_numpy()]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -2,6 +2,7 @@
 the next open.
 """
 
+import csv
 import math
 from collections.abc import Iterator, Sequence
 from datetime import date
@@ -24,7 +25,7 @@ from dtml.ranking.outcomes import Leg
 from flows.commands.answers import Answer, answering
 from flows.commands.options import day_option, of_a_market
 from flows.console import ConsoleTable, Formats, Part, announce, bold
-from flows.markets.files import read_market
+from flows.markets.files import named_in_command, read_market
 from flows.markets.opened import RunRequest, choose_as_of
 from flows.nightly.context import open_context, open_stored_context
 from flows.nightly.fetch import fetch_bars
@@ -110,11 +111,10 @@ def orders(
         holdings = None if positions is None else _holdings(positions)
         found = next_orders(conn, market, capital, holdings)
     if found is None:
-        named = f"--market-file {request.market_file}" if request.market_file else market.name
         raise UsageError(
-            f"no night of {market.name} has chosen stocks to hold yet: run `dtml nightly {named}`, "
-            "which chooses them if the store has at least a year of prices; if it has run, its log "
-            "says why it chose none"
+            f"no night of {market.name} has chosen stocks to hold yet: run `dtml nightly "
+            f"{named_in_command(market)}`, which chooses them if the store has at least a year of "
+            "prices; if it has run, its log says why it chose none"
         )
     document = {
         "target": found.target,
@@ -124,11 +124,11 @@ def orders(
     }
     title = f"{market.name}: orders for the open of {found.target}, {market.currency}"
     start = (
-        "the paper account holds at its last close, scaled to --capital; with --positions FILE, "
-        "from what the file lists, and from cash if it lists nothing"
+        f"{positions} lists"
+        if positions
+        else "the paper account holds at its last close, scaled to --capital; with --positions "
+        "FILE, from what the file lists, and from cash if it lists nothing"
     )
-    if positions is not None:
-        start = f"{positions} lists"
     money = "{:,.2f}".format
     formats: Formats = {"price": money, "value": money, "cost": money, "weight": percent}
     parts = (
@@ -142,51 +142,31 @@ def orders(
 
 
 def _holdings(file: Path) -> "pd.Series[float]":
-    """Return the shares that a CSV file lists, by symbol.
-
-    Raises UsageError for a file that cannot be read as CSV or lacks the columns symbol and shares,
-    for a first row that is longer than the heading, for a missing or repeated symbol, and for
-    shares that are not a number of 0 or more.
-    """
+    """Return the shares that a CSV file lists, by symbol; raise UsageError for a faulty file."""
+    holdings: dict[str, float] = {}
+    place = str(file)
     try:
-        # Without its defaults, pandas would read the symbol NA as a missing value.
-        frame = pd.read_csv(file, dtype=str, keep_default_na=False)
-    except OSError as error:
+        with file.open(encoding="utf-8-sig", newline="") as stream:
+            for number, row in enumerate(csv.DictReader(stream), start=1):
+                place = f"{file}, row {number} below the heading"
+                symbol = row["symbol"].strip()
+                shares = float(row["shares"])
+                has_more_fields = None in row
+                if (
+                    not symbol
+                    or symbol in holdings
+                    or has_more_fields
+                    or not 0 <= shares < math.inf
+                ):
+                    raise ValueError(f"{symbol!r}, {shares:g}")
+                holdings[symbol] = shares
+    except (OSError, KeyError, TypeError, ValueError) as error:
         raise UsageError(
-            f"{file} cannot be read ({error.strerror or error}): name a CSV file that exists and "
-            "that you may read, with the columns symbol and shares"
+            f"{place}, is no holding ({error}): give a CSV file with the columns symbol and "
+            "shares, which lists each symbol once, and its shares as a number of 0 or more without "
+            "a unit or thousands separators"
         ) from error
-    except ValueError as error:  # pandas raises it for what is not text, or not a table
-        raise UsageError(
-            f"{file} is not a CSV file ({error}): give one with the columns symbol and shares"
-        ) from error
-    if not isinstance(frame.index, pd.RangeIndex):  # pandas took the first field for a label
-        raise UsageError(
-            f"{file}: the first row below the heading has more fields than the heading: write "
-            "shares without thousands separators, and no comma at the end of a row"
-        )
-    for column in ("symbol", "shares"):
-        if column not in frame:
-            names = ", ".join(str(name) for name in frame.columns)
-            raise UsageError(
-                f"{file} has no column {column}, only {names}: name its columns symbol and shares"
-            )
-    symbols = frame["symbol"].str.strip()
-    shares = pd.to_numeric(frame["shares"], errors="coerce")
-    faults = {
-        "the symbol is missing": symbols == "",
-        "the symbol is listed above already": symbols.duplicated(),
-        "the shares are no number of 0 or more": ~shares.between(0, math.inf, inclusive="left"),
-    }
-    for fault, rows in faults.items():
-        if rows.any():
-            row = int(rows.to_numpy().argmax())
-            place = f"{file}, row {row + 1} below the heading"
-            raise UsageError(
-                f"{place}, {symbols[row]} {frame['shares'][row]!r}: {fault}: list each symbol "
-                "once, and its shares without units or thousands separators"
-            )
-    return shares.set_axis(symbols).astype(float)
+    return pd.Series(holdings, dtype=float)
 
 
 def rank_sets(
@@ -194,38 +174,37 @@ def rank_sets(
 ) -> Answer:
     """Walk models and rules through every set of SETS whose price file is in a folder.
 
-    The parts of a set are made when its walk ends. Raises UsageError where the folder has no such
-    file, or no folder is given.
+    Raises UsageError where there is none.
     """
-    all_files = {} if folder is None else {name: folder / f"{name}.parquet" for name in SETS}
+    all_files = {name: (folder or Path()) / f"{name}.parquet" for name in SETS}
     files = {name: file for name, file in all_files.items() if file.exists()}
-    if not files:
+    if folder is None or not files:
         file_names = ", ".join(f"{name}.parquet" for name in SETS)
-        problem = "no folder is named" if folder is None else f"{folder} has no prices to rank"
         raise UsageError(
-            f"{problem}: give --prices a folder that has at least one of the files {file_names}"
+            "there are no prices to rank: give --prices a folder that has at least one of the "
+            f"files {file_names}"
         )
 
-    def walked() -> Iterator[tuple[str, page.Ranking]]:
-        for name, file in files.items():
-            # The stocks are those of the price file, whatever stocks the market of the set lists.
-            request = RunRequest(
-                f"ranking-{name}", market_file_of(name), prices=file.absolute(), universe="source"
-            )
-            plan = Plan(
-                first=SETS[name].first,
-                last=SETS[name].last,
-                leg=leg,
-                networks=network_names(networks),
-                seeds=seeds,
-            )
-            yield name, _run_or_read_ranking(request, plan)
-
-    rankings = walked()
+    rankings = {}
+    for name, file in files.items():
+        # The stocks are those of the price file, whatever stocks the market of the set lists.
+        request = RunRequest(
+            f"ranking-{name}", market_file_of(name), prices=file.absolute(), universe="source"
+        )
+        plan = Plan(
+            first=SETS[name].first,
+            last=SETS[name].last,
+            leg=leg,
+            networks=network_names(networks),
+            seeds=seeds,
+        )
+        rankings[name] = _run_or_read_ranking(request, plan)
     return Answer(
-        parts=(part for _, found in rankings for part in ranking_parts(found)),
-        document=lambda: {name: as_document(found) for name, found in rankings},
-        markdown=(f"**{name}**: {page.markdown_report(found)}\n" for name, found in rankings),
+        parts=(part for found in rankings.values() for part in ranking_parts(found)),
+        document={name: as_document(found) for name, found in rankings.items()},
+        markdown=(
+            f"**{name}**: {page.markdown_report(found)}\n" for name, found in rankings.items()
+        ),
     )
 
 

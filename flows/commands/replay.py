@@ -6,7 +6,7 @@ of a model's weights. `dtml report` writes the page of a past night again.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -109,7 +109,7 @@ def replay(
     Example: dtml replay simulated-2026-11-20-1a2b3c4d/L01/2026-11-23 --retrain
     """
     if what is not None and "/" in what:
-        _refuse(
+        options.refuse(
             {"--as-of": as_of, "--known-at": known_at, "--all": every},
             f"{what} is a receipt, which names a single prediction",
         )
@@ -122,7 +122,7 @@ def replay(
     request = options.request_of(what, market_file, device=device)
     if not every:
         return _replay_night(request, as_of, known_at)
-    _refuse(
+    options.refuse(
         {"--as-of": as_of, "--known-at": known_at}, "--all replays each night from what it knew"
     )
     return _replay_all(request)
@@ -148,17 +148,6 @@ def report(
     archive = Archive.open(request)
     tonight, _ = archive.tonight(archive.night(as_of))
     out.print(str(publish_night(tonight, level)), soft_wrap=True)
-
-
-def _refuse(given: Mapping[str, object], why: str) -> None:
-    """Raise UsageError for options that were given but do not fit what is replayed.
-
-    `given` maps the name of each such option to its value, which is None or False if it was not
-    given. `why` begins the message.
-    """
-    names = [name for name, value in given.items() if value]
-    if names:
-        raise UsageError(f"{why}: leave out {' and '.join(names)}")
 
 
 def _replay_night(request: RunRequest, as_of: date | None, known_at: str | None) -> Answer:
@@ -298,18 +287,14 @@ def moment_of(text: str) -> datetime:
     """
     with suppress(ValueError):  # it is no date
         return datetime.combine(date.fromisoformat(text), clock.max, UTC)
-    try:
+    with suppress(ValueError):  # it is no time either
         moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise UsageError(
-            f"--known-at {text!r} is not a time: write a time such as 2026-11-20T21:30:00+00:00, "
-            "or a date such as 2026-11-20"
-        ) from error
-    if moment.tzinfo is None:
-        raise UsageError(
-            f"--known-at {text!r} has no time zone: write {text}+00:00 or another offset"
-        )
-    return moment
+        if moment.tzinfo is not None:
+            return moment
+    raise UsageError(
+        f"--known-at {text!r} is neither a date nor a time with a time zone: write it as "
+        "2026-11-20 or 2026-11-20T21:30:00+00:00"
+    )
 
 
 def replay_summary(replay: Replay) -> dict[str, Any]:

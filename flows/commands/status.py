@@ -24,7 +24,7 @@ from flows.service.status import (
     named_markets,
 )
 from flows.service.timeliness import moment
-from flows.settings import err, make_data_folder
+from flows.settings import tell
 
 commands = typer.Typer()
 
@@ -63,14 +63,13 @@ def status(
         try:
             tell_of(open_engine(), found)
         except StoreError as error:  # such as a read-only mount or role
-            err.print(f"warning: no alert is stored or sent: {error}", markup=False, soft_wrap=True)
+            tell(f"warning: no alert is stored or sent: {error}")
     # Without a service that runs it, no night has a next run.
     found = [each if serving_of(each.market) else replace(each, next_run=None) for each in found]
     problems = [each.problem for each in found if each.problem] if check else []
     notes = [f"note: {each.market}: {each.note}" for each in found if each.note]
-    for line in (*notes, *problems, warning_of_open_server()):
-        if line:
-            err.print(line, markup=False, soft_wrap=True)
+    for line in filter(None, (*notes, *problems, warning_of_open_server())):
+        tell(line)
     failure = typer.Exit(1) if problems else None
     if not found:
         return Answer(["the store has no night and no fetch yet"], [])
@@ -84,7 +83,13 @@ def status(
         ConsoleTable(pd.DataFrame(map(_model, found)), prose=PROSE),
         None if serving() else unserved,
     ]
-    return Answer(parts, [_document(each) for each in found], failure=failure)
+    documents = [
+        asdict(each) | {"is_late": each.is_late, "problem": each.problem} for each in found
+    ]
+    for name in OF_DASHBOARD:
+        for document in documents:
+            del document[name]
+    return Answer(parts, documents, failure=failure)
 
 
 @commands.command()
@@ -107,14 +112,9 @@ def doctor(device: TestedDevice = "auto", as_json: AsJson = False) -> None:
             fault = "NOT WELL" if each.needed else "missing"  # a part that no night needs
             say(f"{'well' if each.is_well else fault:<9} {each.part:<15} {each.said}")
     if as_json:
-        print_json([asdict(each) for each in found])
+        print_json(list(map(vars, found)))
     if any(each.needed and not each.is_well for each in found):
         raise typer.Exit(1)
-
-
-def _document(each: MarketStatus) -> dict[str, Any]:
-    document = asdict(each) | {"is_late": each.is_late, "problem": each.problem}
-    return {name: value for name, value in document.items() if name not in OF_DASHBOARD}
 
 
 def _night(each: MarketStatus) -> dict[str, Any]:
@@ -197,7 +197,6 @@ def serve(
 
     Example: dtml serve simulated kospi200
     """
-    make_data_folder()
     # Imported here, because it imports torch, for which `dtml serve --help` must not wait.
     from flows.service.runner import serve_markets, service_of
 

@@ -11,8 +11,8 @@ from dtml.errors import DtmlError, UsageError
 from dtml.pages import backtest as backtest_pages
 from flows.audit import audit_market
 from flows.commands.answers import Answer, answering
-from flows.commands.benchmark import require_index_with_prices, require_stored
-from flows.commands.options import AsOf, day_option, of_a_market
+from flows.commands.benchmark import require_index_with_prices
+from flows.commands.options import AsOf, day_option, of_a_market, refuse
 from flows.commands.ranking import fetch_named
 from flows.markets.files import read_market
 from flows.markets.opened import RunRequest, choose_as_of
@@ -94,17 +94,17 @@ def backtest(
     Example: dtml backtest simulated --from 2025-11-03 --to 2026-10-30
     """
     require_index_with_prices(request)
-    warm_start = (request.overrides or {}).get("warm_start", False)
-    if workers > 1 and cluster is not None:
-        raise UsageError("--workers uses this machine, --cluster uses others: choose one")
+    if cluster is not None:
+        refuse({"--workers": workers > 1}, "--cluster trains on other machines")
+    if (request.overrides or {}).get("warm_start"):
+        refuse(
+            {"--workers": workers > 1, "--cluster": cluster},
+            "--warm-start trains each fold from the previous one",
+        )
     if cluster is not None and not re.fullmatch(r"[a-z]+://\S+:\d+", cluster):
         raise UsageError(
             f"--cluster {cluster!r} is not a scheduler's address: give one such as "
             "tcp://scheduler:8786"
-        )
-    if warm_start and (workers > 1 or cluster is not None):
-        raise UsageError(
-            "--warm-start trains each fold from the previous one: leave out --workers and --cluster"
         )
     basis_points = {
         "commission": commission,
@@ -125,11 +125,6 @@ def backtest(
         prices_known=prices_known,
     )
     fetch_named(request, plan.first)
-    require_stored(
-        request,
-        "name the source of its prices with --source, or give --prices FILE, and --index FILE if "
-        "those prices lack the index",
-    )
     result = run_study(
         open_backtest(request, plan, workers=workers, cluster=cluster, attention=attention or ())
     )

@@ -271,8 +271,8 @@ def test_what_is_no_complete_night_is_said_with_those_there_are(
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (("--known-at", "2024-07-02T10:00"), "has no time zone"),
-        (("--known-at", "yesterday"), "is not a time"),
+        (("--known-at", "2024-07-02T10:00"), "with a time zone"),
+        (("--known-at", "yesterday"), "neither a date nor a time"),
         (
             ("--all", "--as-of", "2024-07-01"),
             "--all .*leave out --as-of",

@@ -24,7 +24,7 @@ from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night
 from flows.service.status import market_status
 from flows.studies.printed import benchmark_parts
-from flows.text_tables import Column, print_table
+from flows.text_tables import Column, column, print_table
 from tests.support.benchmark_page import BENCHMARK, small_scores
 from tests.support.nights import AS_OF, BARS, FrameSource, after_nights, without
 from tests.support.stores import fill
@@ -72,9 +72,9 @@ def broken_cells(printed: Printed) -> list[str]:
     """The lines of cells that stand on no line whole, of the columns that were printed."""
     return [
         part
-        for column in printed.columns
-        for cell in column.cells
-        for part in (cell.split() if column.is_prose else cell.split("\n"))
+        for each in printed.columns
+        for cell in each.cells
+        for part in (cell.split() if each.is_prose else cell.split("\n"))
         if not any(part in line for line in printed.lines)
     ]
 
@@ -86,15 +86,14 @@ def require_whole(printed: Printed) -> None:
 
 def columns_of_every_kind() -> list[Column]:
     return [
-        Column("run", [LONGEST_ID, LONGEST_ID], is_number=False),
-        Column("session", ["2026-11-20", "2026-11-23"], is_number=False),
-        Column("at", ["2026-11-20 22:30 UTC", "2026-11-23 22:30 UTC"], is_number=False),
-        Column("ACC", ["53.5 % [51.2, 56.1]", "-"], is_number=False),
-        Column("n", [1_234_567, None], is_number=True),
-        Column(
+        column("run", [LONGEST_ID, LONGEST_ID]),
+        column("session", ["2026-11-20", "2026-11-23"]),
+        column("at", ["2026-11-20 22:30 UTC", "2026-11-23 22:30 UTC"]),
+        column("ACC", ["53.5 % [51.2, 56.1]", "-"]),
+        column("n", [1_234_567, None], is_number=True),
+        column(
             "reason",
             ["refused: the index has no bar of 2026-11-20, ask again", None],
-            is_number=False,
             is_prose=True,
         ),
     ]
@@ -175,7 +174,7 @@ def test_what_a_night_prints_fits_the_console(
         printed = printing(width)
         ConsoleTable(pd.DataFrame([row]), prose=status.PROSE).print()
         require_whole(printed)
-        assert {"market", "age"} <= {column.name for column in printed.columns}
+        assert {"market", "age"} <= {each.heading for each in printed.columns}
 
 
 @pytest.mark.parametrize("width", [NARROW, WIDE])

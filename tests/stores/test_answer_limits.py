@@ -133,9 +133,7 @@ def test_a_file_that_would_fill_the_disk_is_refused_and_none_of_it_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(write_parquet, "__defaults__", (50_000,))
-    with pytest.raises(
-        UsageError, match=r"more than 50,000 bytes.*Parquet.*no file.*: select fewer"
-    ):
+    with pytest.raises(UsageError, match=r"more than .* MiB as Parquet.*no file.*: select fewer"):
         query(ENDLESS, **TABLE, parquet=tmp_path / "rows.parquet")
     assert [each for each in tmp_path.iterdir() if "rows" in each.name] == []
 
@@ -161,7 +159,7 @@ def test_an_answer_that_would_fill_the_disk_is_refused_and_none_of_it_is_printed
     form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("flows.commands.query.LARGEST", 100_000)
-    with pytest.raises(UsageError, match=r"more than 100,000 bytes.*: select fewer"):
+    with pytest.raises(UsageError, match=r"more than .* MiB as .*: select fewer"):
         query(ENDLESS, **TABLE | {form: True})
     assert capsys.readouterr().out == ""
 

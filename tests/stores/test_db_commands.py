@@ -117,8 +117,8 @@ def test_what_cannot_be_copied_is_refused_in_one_line(
     )
     (tmp_path / "link.sqlite").symlink_to(own)
     refused = {
-        (url_of(filled), own): (2, "copied into itself"),
-        (url_of(filled), str(tmp_path / "link.sqlite")): (2, "copied into itself"),
+        (url_of(filled), own): (2, "is not empty"),
+        (url_of(filled), str(tmp_path / "link.sqlite")): (2, "is not empty"),
         (target, str(tmp_path / "none.sqlite")): (2, "give an SQLite file"),
         (target, str(tmp_path / "notes.txt")): (1, "not a database"),
     }
