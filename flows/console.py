@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 import numpy as np
 import pandas as pd
+from pandas.api.types import is_bool_dtype, is_numeric_dtype
 from rich.text import Text
 
-from dtml.pages.figures import FILTERS, are_whole, ci, named, records
-from flows.settings import err, out, print_text, shown
-from flows.text_tables import Column, print_table
+from dtml.pages.figures import are_whole, ci, named, records
+from dtml.pages.rendering import environment
+from flows.settings import out, print_text, shown, tell
+from flows.text_tables import column, print_table
 
 if TYPE_CHECKING:  # commands that only read import this module, and must not wait for torch
     from flows.markets.opened import OpenedMarket
@@ -42,15 +44,14 @@ class ConsoleTable:
         """Print it; whole numbers that a missing value made fractions are printed as whole ones."""
         columns = []
         for name, values in self.frame.items():
-            is_bool = pd.api.types.is_bool_dtype(values)
-            is_number = pd.api.types.is_numeric_dtype(values) and not is_bool
+            is_number = is_numeric_dtype(values) and not is_bool_dtype(values)
             whole = "{:.0f}".format if is_number and are_whole(values) else None
             columns.append(
-                Column(
-                    name=str(name),
-                    values=[as_json_values(value) for value in values],
+                column(
+                    str(name),
+                    map(as_json_values, values),
+                    self.formats.get(str(name), whole),
                     is_number=is_number,
-                    write=self.formats.get(str(name), whole),
                     is_prose=name in self.prose,
                 )
             )
@@ -115,15 +116,8 @@ def rendered(name: str, /, **values: object) -> str:
 
 @cache
 def _templates() -> jinja2.Environment:
-    templates = jinja2.Environment(  # noqa: S701 - no HTML
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "commands" / "templates"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    templates.filters |= FILTERS
-    return templates
+    folder = Path(__file__).parent / "commands" / "templates"
+    return environment(folder, autoescape=False).overlay(keep_trailing_newline=True)
 
 
 def styled(name: str, /, **values: object) -> Text:
@@ -134,8 +128,7 @@ def styled(name: str, /, **values: object) -> Text:
 def announce(opened: "OpenedMarket") -> None:
     """Print the notice of an opened market, about its stocks or its source, if it has one."""
     if opened.notice:
-        # Rich would take "[columns]", which a notice may quote, for markup.
-        err.print(f"note: {opened.notice}", markup=False, soft_wrap=True)
+        tell(f"note: {opened.notice}")
 
 
 def score_tables(scores: pd.DataFrame) -> Iterable[ConsoleTable]:

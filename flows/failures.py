@@ -30,6 +30,7 @@ REMEDIES = {
     errno.EPERM: ELSEWHERE,
     errno.EROFS: ELSEWHERE,
     errno.ENOTDIR: ELSEWHERE,
+    errno.EFBIG: MAKE_ROOM,
     errno.ENOSPC: MAKE_ROOM,
     errno.EDQUOT: MAKE_ROOM,
 }
@@ -70,11 +71,7 @@ def run_command(app: typer.Typer) -> int:
 
 
 def _trouble_with_prefect(error: BaseException) -> str | None:
-    """Return the message for a Prefect server that was not reached or answered with an error.
-
-    None for other failures. A login that is lacking or refused has a message of its own, with what
-    to set.
-    """
+    """Return the message for a Prefect server that was not reached or answered with an error."""
     # Prefect's client imports httpx and raises its errors: without the import, it is none of them.
     if "httpx" not in sys.modules:
         return None
@@ -88,20 +85,14 @@ def _trouble_with_prefect(error: BaseException) -> str | None:
         cause = cause.__cause__ or cause.__context__
     if cause is None:
         return None
-    url = os.environ.get("PREFECT_API_URL")
-    if isinstance(cause, HTTPStatusError) and cause.response.status_code in (401, 403):
-        if os.environ.get(LOGIN):
-            return (
-                f"Prefect's server at {url} refused the login in {LOGIN}: set it to the "
-                "USER:PASSWORD of that server"
-            )
-        return f"Prefect's server at {url} requires a login: set {LOGIN} to its USER:PASSWORD"
-    problem = (
-        f"answered with the HTTP status {cause.response.status_code}"
-        if isinstance(cause, HTTPStatusError)
-        else f"did not answer ({type(cause).__name__})"
-    )
-    return f"Prefect's server at {url} {problem}: {REMEDY}"
+    problem, remedy = f"did not answer ({type(cause).__name__})", REMEDY
+    if isinstance(cause, HTTPStatusError):
+        status = cause.response.status_code
+        problem = f"answered with the HTTP status {status}"
+        if status in (401, 403):
+            problem = "requires another login than it got"
+            remedy = f"set {LOGIN} to its USER:PASSWORD"
+    return f"Prefect's server at {os.environ.get('PREFECT_API_URL')} {problem}: {remedy}"
 
 
 def _say(message: str, code: int) -> int:

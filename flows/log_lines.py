@@ -1,7 +1,7 @@
 """Write what operators read on standard error: a line for each run, warnings, and progress.
 
 A line of a run is text such as `market=simulated night=2026-11-25 stage=report seconds=3.2`. With
-DTML_LOG=json every line on standard error is a JSON object with the keys of `JsonLines`. Where
+DTML_LOG=json every line on standard error is a JSON object with the keys of `Lines`. Where
 standard error is systemd's journal, each line begins with its priority, such as <4> for a warning:
 the journal removes it from the line and keeps it as the field PRIORITY.
 """
@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -27,31 +27,33 @@ from flows.settings import OWN_LOGGERS, err, shown
 VARIABLE = "DTML_LOG"
 JOURNAL = "DTML_JOURNAL"  # a variable: "1" in a run whose service passes its lines on to a journal
 FORMED = re.compile(r'<\d>|\{"timestamp"')  # how a line begins that has its form already
+PLAIN = re.compile(r'[^ "=\\]+')  # a value that needs no quotation marks
 NAME = "dtml's lines"  # of the handler of this process
 BAR = "flows.progress"  # the logger of progress that a terminal shows as a bar
 MOVING = (BAR, "flows.studies.ranking")  # the loggers of progress
 MINUTE_S = 60  # between two lines of progress outside a terminal
-PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}  # those of syslog
-MARKS = {"error:": "error", "warning:": "warning"}  # the level of a printed line, by its first word
+PRIORITIES = {  # those of syslog
+    logging.DEBUG: 7,
+    logging.INFO: 6,
+    logging.WARNING: 4,
+    logging.ERROR: 3,
+    logging.CRITICAL: 2,
+}
+MARKS = {"error:": logging.ERROR, "warning:": logging.WARNING}  # how a printed line begins
 
 log = logging.getLogger(__name__)
 
 
 @dataclass
 class Run:
-    """Hold the fields of a run in progress, which its line in the log will have.
+    """Hold the fields that the line of a run in progress will have."""
 
-    `stage` is the current or the last one, `outcome` the message of the line. `is_reported` says
-    that an inner run has written a line, such as a night within a scheduled night: then the run
-    writes none itself.
-    """
-
-    stage: str
+    stage: str  # the current or the last one
     market: str | None = None
     night: date | None = None
-    outcome: str = "done"
+    outcome: str = "done"  # the message of the line
     level: int = logging.INFO
-    is_reported: bool = False
+    is_reported: bool = False  # an inner run, such as one of its nights, has logged its line
 
 
 _run_in_progress: ContextVar[Run | None] = ContextVar("run_in_progress", default=None)
@@ -134,71 +136,46 @@ def flow_run_id() -> str | None:
     return str(context.flow_run.id) if context and context.flow_run else None
 
 
-class TextLines(logging.Formatter):
+class Lines(logging.Formatter):
     """Write a record as one line: `key=value` pairs for a run, else its message.
 
-    For systemd's journal, the line begins with its priority.
+    As JSON it is an object with the keys timestamp (UTC), level, message, market, night, stage,
+    seconds and run, which is the ID of Prefect's flow run; null where unknown, and by default those
+    of the run in progress. For systemd's journal, the line begins with its priority.
     """
 
-    def __init__(self, *, for_journal: bool = False) -> None:
+    def __init__(self, *, as_json: bool = False, for_journal: bool = False) -> None:
         super().__init__()
+        self.as_json = as_json
         self.for_journal = for_journal
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of a record."""
-        fields = getattr(record, "line_fields", None)
-        return self.line(record.levelname.lower(), record.getMessage(), fields, record.created)
-
-    def line(
-        self,
-        level: str,
-        message: str,
-        fields: Mapping[str, Any] | None = None,
-        created: float | None = None,
-    ) -> str:
-        """Return the line of a message, which may have been printed, not logged.
-
-        `fields` are those of a run or a stage that has ended, `created` is the moment in seconds
-        since 1970, by default now.
-        """
-        text = self.text(level, shown(" ".join(message.split())), fields, created or time.time())
-        return f"<{PRIORITIES[level]}>{text}" if self.for_journal else text
-
-    def text(
-        self, _level: str, message: str, fields: Mapping[str, Any] | None, _created: float
-    ) -> str:
-        """Return the line without its priority."""
-        if fields is None:
-            return message
-        pairs = []
-        for name, value in {**fields, "message": message}.items():
-            text = str(value)
-            is_plain = text and not set(text) & set(' "=\\')
-            if value is not None:
-                pairs.append(f"{name}={text if is_plain else json.dumps(text, ensure_ascii=False)}")
-        return shown(" ".join(pairs))
+        message = shown(" ".join(record.getMessage().split()))
+        fields: Mapping[str, Any] | None = getattr(record, "line_fields", None)
+        text = message
+        if self.as_json:
+            moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+            values = {
+                "timestamp": moment.replace("+00:00", "Z"),
+                "level": record.levelname.lower(),
+                "message": message,
+                **(fields or _fields(_run_in_progress.get(), None)),
+            }
+            text = json.dumps(values, ensure_ascii=False)
+        elif fields is not None:
+            text = _pairs_of({**fields, "message": message})
+        return f"<{PRIORITIES[record.levelno]}>{text}" if self.for_journal else text
 
 
-class JsonLines(TextLines):
-    """Write a record as a JSON object on one line.
-
-    Its keys are timestamp (UTC), level, message, market, night, stage, seconds and run, which is
-    the ID of Prefect's flow run. What is not known is null; the fields are by default those of the
-    run in progress.
-    """
-
-    def text(
-        self, level: str, message: str, fields: Mapping[str, Any] | None, created: float
-    ) -> str:
-        """Return the object."""
-        moment = datetime.fromtimestamp(created, UTC).isoformat(timespec="milliseconds")
-        values = {
-            "timestamp": moment.replace("+00:00", "Z"),
-            "level": level,
-            "message": message,
-            **(fields or _fields(_run_in_progress.get(), None)),
-        }
-        return json.dumps(values, ensure_ascii=False)
+def _pairs_of(values: Mapping[str, Any]) -> str:
+    pairs = []
+    for name, value in values.items():
+        text = str(value)
+        if value is not None:
+            written = text if PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+            pairs.append(f"{name}={written}")
+    return shown(" ".join(pairs))
 
 
 class StandardError(logging.StreamHandler[Any]):
@@ -213,25 +190,24 @@ class StandardError(logging.StreamHandler[Any]):
 class LineStream:
     """Stand in for standard error, and give each line that is printed the form of a log line.
 
-    A line that begins with "error:" or "warning:" has that level, any other is information. `raw`
-    is the stream behind it.
+    A line that begins with "error:" or "warning:" has that level, any other is information.
     """
 
-    def __init__(self, raw: TextIO, form: TextLines) -> None:
+    def __init__(self, raw: TextIO, form: Lines) -> None:
         self.raw = raw
         self.form = form
         self._unfinished = ""
 
     def write(self, text: str) -> int:
         """Write the lines that the text completes."""
-        # What follows the last line break is kept until the rest of its line is written.
         *lines, self._unfinished = (self._unfinished + text).split("\n")
         for line in lines:
             if FORMED.match(line):  # it was logged, by this process or by one whose lines it reads
                 self.raw.write(f"{line}\n")
             elif line.strip():
-                level = MARKS.get(line.split(maxsplit=1)[0], "info")
-                self.raw.write(f"{self.form.line(level, line)}\n")
+                level = MARKS.get(line.split(maxsplit=1)[0], logging.INFO)
+                printed = logging.LogRecord("stderr", level, "", 0, line, None, None)
+                self.raw.write(f"{self.form.format(printed)}\n")
         return len(text)
 
     def __getattr__(self, name: str) -> Any:
@@ -239,8 +215,10 @@ class LineStream:
         return getattr(self.raw, name)
 
 
-class Shown(logging.Filter):
-    """Choose which of our own log lines are shown; those of libraries are not.
+def lines_shown(
+    *, terminal: bool, as_json: bool = False, attended: bool = False
+) -> Callable[[logging.LogRecord], bool]:
+    """Return the filter that chooses which of our own log lines are shown; no others are.
 
     A terminal gets all but the lines of stages and of the progress that a bar shows there. A pipe,
     such as a cron mail, gets the line of each run, warnings, and one line of progress a minute, the
@@ -248,31 +226,28 @@ class Shown(logging.Filter):
     With `attended` a command runs, which prints its error if it fails: the line of a run that
     failed is then left out, except in JSON.
     """
+    last_progress = time.monotonic()
 
-    def __init__(self, *, terminal: bool, as_json: bool = False, attended: bool = False) -> None:
-        super().__init__()
-        self.terminal = terminal
-        self.attended = attended
-        self.as_json = as_json
-        self.last_progress = time.monotonic()
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a line is shown; a line of progress that is shown begins a new minute."""
-        if record.name.split(".", maxsplit=1)[0] not in OWN_LOGGERS:
-            return False
+    def is_shown(record: logging.LogRecord) -> bool:
+        nonlocal last_progress
         kind = getattr(record, "line_kind", None)
-        if kind is not None:
-            # A run that failed is a warning; the command prints its error anyway.
-            is_printed_as_error = self.attended and record.levelno >= logging.WARNING
-            return self.as_json or (kind == "run" and not is_printed_as_error)
-        if self.terminal:
+        is_warning = record.levelno >= logging.WARNING
+        if record.name.partition(".")[0] not in OWN_LOGGERS:
+            return False
+        if kind == "stage":
+            return as_json
+        if kind == "run":  # one that failed is a warning; the command prints its error anyway
+            return as_json or not (attended and is_warning)
+        if terminal:
             return record.name != BAR
-        if record.levelno >= logging.WARNING or record.name not in MOVING:
-            return self.as_json or record.levelno >= logging.WARNING
-        is_due = time.monotonic() - self.last_progress >= MINUTE_S
+        if is_warning or record.name not in MOVING:
+            return as_json or is_warning
+        is_due = time.monotonic() - last_progress >= MINUTE_S
         if is_due:
-            self.last_progress = time.monotonic()
+            last_progress = time.monotonic()
         return is_due
+
+    return is_shown
 
 
 def set_up_logging(*, debug: bool, attended: bool = True) -> None:
@@ -292,8 +267,7 @@ def set_up_logging(*, debug: bool, attended: bool = True) -> None:
         )
     as_json = value == "json"
     terminal = attended and err.is_terminal and not as_json
-    lines = JsonLines if as_json else TextLines
-    form = lines(for_journal=is_journal())
+    form = Lines(as_json=as_json, for_journal=is_journal())
     handler: logging.Handler = StandardError()
     if terminal:
         # On the console of the progress bars, so that lines are printed above a bar.
@@ -303,7 +277,7 @@ def set_up_logging(*, debug: bool, attended: bool = True) -> None:
     handler.set_name(NAME)
     handler.setLevel(logging.DEBUG if debug else logging.INFO)
     if not debug:
-        handler.addFilter(Shown(terminal=terminal, as_json=as_json, attended=attended))
+        handler.addFilter(lines_shown(terminal=terminal, as_json=as_json, attended=attended))
     root = logging.getLogger()
     # The handler of an earlier call is removed: two handlers would write each line twice.
     for earlier in [each for each in root.handlers if each.get_name() == NAME]:

@@ -18,7 +18,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 LOGGED_EPOCHS = 10  # so many of a member's epochs get a line in a log, or up to twice as many
-TOLD_SECONDS = 30.0  # between two lines about work of many days
+TOLD_DAYS = 50  # between two lines about work of many days
 PACE_SECONDS = 300.0  # the time left is estimated from the pace of the last five minutes
 
 
@@ -75,16 +75,14 @@ def fold_progress(already_done: int, total: int) -> Iterator[Callable[[int], Non
     ignored, so that the time left is estimated from the folds of this run. It is approximate where
     folds ran in parallel, because the earlier run may then have done others than the first ones.
     """
-    begun = time.monotonic()
     text = "fold {task.completed:.0f} of {task.total:.0f}"
-    with _bar(text, total, 3600) as (progress, bar):  # a fold can take many minutes
-        progress.update(bar, completed=already_done)
+    # A fold can take many minutes.
+    with _steps(text, total, already_done=already_done, pace_seconds=3600) as step:
 
         def report(done: int) -> None:
             if done <= already_done:  # counted when the bar began
                 return
-            progress.update(bar, completed=done)
-            spent_s = time.monotonic() - begun
+            _, spent_s = step()
             left_s = spent_s / (done - already_done) * (total - done)
             log.info(
                 "fold %d of %d done after %.0f s, about %.0f s left", done, total, spent_s, left_s
@@ -94,59 +92,54 @@ def fold_progress(already_done: int, total: int) -> Iterator[Callable[[int], Non
 
 
 @contextmanager
-def rankings_progress(what: str, total: int) -> Iterator[Callable[[str], None]]:
-    """Yield the function that a walk of rankings calls with the name of each training that is done.
+def rankings_progress(what: str, total: int) -> Iterator[Callable[[str, Callable[[], T]], T]]:
+    """Yield the function that runs and counts a training of a walk of rankings, by its name.
 
     `what` names the walk, `total` is the number of its trainings. Their costs differ a hundredfold,
     so that how many are done does not tell the time left.
     """
-    begun = time.monotonic()
-    numbers = count(1)
     text = f"{what}, training {{task.completed:.0f}} of {{task.total:.0f}}"
-    with _bar(text, total) as (progress, bar):
+    with _steps(text, total) as step:
 
-        def report(name: str) -> None:
-            """Move the bar, and log the training."""
-            done = next(numbers)
-            progress.update(bar, completed=done)
-            spent_s = time.monotonic() - begun
+        def counted(name: str, train: Callable[[], T]) -> T:
+            trained = train()
+            done, spent_s = step()
             log.info(
                 "%s: %s, training %d of %d, done after %.0f s", what, name, done, total, spent_s
             )
+            return trained
 
-        yield report
+        yield counted
 
 
 @contextmanager
 def day_progress(what: str) -> Iterator[Callable[[], None]]:
     """Yield the function that work of many days calls after each; what takes long is logged."""
-    begun = told = time.monotonic()
-    numbers = count(1)
-    with _bar(f"{what}, {{task.completed:.0f}} sessions", None) as (progress, bar):
+    with _steps(f"{what}, {{task.completed:.0f}} sessions", None) as step:
 
         def report() -> None:
-            nonlocal told
-            done = next(numbers)
-            progress.update(bar, completed=done)
-            now = time.monotonic()
-            if now - told >= TOLD_SECONDS:
-                told = now
-                log.info("%s: %d sessions after %.0f s", what, done, now - begun)
+            done, spent_s = step()
+            if done % TOLD_DAYS == 0:
+                log.info("%s: %d sessions after %.0f s", what, done, spent_s)
 
         yield report
 
 
-def reporting(
-    train: Callable[[str, Callable[[], T]], T], report: Callable[[str], None]
-) -> Callable[[str, Callable[[], T]], T]:
-    """Return a function that trains as `train` does, then reports the name of the training."""
+@contextmanager
+def _steps(
+    text: str, total: int | None, *, already_done: int = 0, pace_seconds: float | None = None
+) -> Iterator[Callable[[], tuple[int, float]]]:
+    """Yield the function that counts a step on a bar: it returns how many are done, and seconds."""
+    begun = time.monotonic()
+    numbers = count(already_done + 1)
+    with _bar(text, total, pace_seconds) as (progress, bar):
+        progress.advance(bar, already_done)
 
-    def train_and_report(name: str, run: Callable[[], T]) -> T:
-        trained = train(name, run)
-        report(name)
-        return trained
+        def step() -> tuple[int, float]:
+            progress.advance(bar)
+            return next(numbers), time.monotonic() - begun
 
-    return train_and_report
+        yield step
 
 
 @contextmanager

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import active_children, get_context, parent_process
-from threading import Thread
+from multiprocessing import active_children, get_context
 from typing import Any
 
 from dtml.errors import DtmlError
+from translation.environment import exit_with_parent
 
 WORKER_GONE = (
     "a process that trained was killed, perhaps because the machine ran out of memory: run the "
@@ -31,7 +31,7 @@ def worker_pool(
         max_workers=workers,
         mp_context=get_context("spawn"),
         initializer=_begin,
-        initargs=(begin, inputs),
+        initargs=(os.getpid(), begin, inputs),
     )
     try:
         yield pool
@@ -46,14 +46,7 @@ def worker_pool(
         pool.shutdown(cancel_futures=True)
 
 
-def _begin(begin: Callable[..., None], inputs: tuple[Any, ...]) -> None:
-    parent = parent_process()
-    assert parent is not None
-
-    def end_with_parent() -> None:
-        parent.join()
-        os._exit(1)
-
-    Thread(target=end_with_parent, daemon=True).start()
+def _begin(parent: int, begin: Callable[..., None], inputs: tuple[Any, ...]) -> None:
+    exit_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent ends it
     begin(*inputs)

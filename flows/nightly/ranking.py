@@ -51,7 +51,7 @@ from flows.nightly.context import (
 from flows.nightly.fetch import history_start
 from flows.nightly.own_code import ask_own, change, train_own
 from flows.nightly.train import Weights, stored_row, weights_for, why_due
-from flows.progress import rankings_progress, reporting
+from flows.progress import rankings_progress
 from flows.settings import data_folder, weights_file
 
 log = logging.getLogger(__name__)
@@ -108,9 +108,7 @@ def _first_champion(context: MarketContext, history: History) -> tuple[str, int]
     # This config has no networks, which train for minutes.
     config = RankersConfig(context.market.leg)
     total = sum(1 for _ in trainings(history, walked, config))
-    with rankings_progress(f"first champion of {context.name}", total) as on_training:
-        # Each training runs at once, keeps no file to resume from, and moves the progress bar on.
-        train_and_report = reporting(lambda _name, train: train(), on_training)
+    with rankings_progress(f"first champion of {context.name}", total) as train_and_report:
         scores = walk(history, walked, config, train_and_report)
     # A row a session, a column a ranker. Stock-days count if both values are known.
     daily_rank_ics = pd.DataFrame(

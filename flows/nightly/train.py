@@ -33,7 +33,7 @@ from flows.nightly.context import MarketContext, Tonight
 from flows.nightly.fetch import history_start
 from flows.progress import training_progress
 from flows.settings import data_folder, weights_file
-from flows.upkeep.pruning import drop_states, states_folder
+from flows.upkeep.pruning import drop_state, drop_states, states_folder
 
 log = logging.getLogger(__name__)
 
@@ -234,11 +234,11 @@ def fit_model(
     run_id = _run_id(context, as_of, bars, [kind, serves, previous.run_id if previous else None])
     stored = _runs_named(context, run_id)
     model = _first_whole(context, stored)
+    folder = states_folder(kind) / run_id
     if model is not None:
         # A process that was killed after it stored the run may have left the state.
-        drop_states(context.name, as_of, kind, run_id)
+        drop_state(folder)
         return model
-    folder = states_folder(kind) / run_id
     log.info("training %s", run_id)
     fitted = fit_bars(context, as_of, bars, folder, on_epoch, previous)
     sha = checkpoint_hash(fitted.ensemble)
@@ -281,7 +281,7 @@ def fit_model(
         "kind": kind,
     }
     if kind == "backtest":
-        drop_states(context.name, as_of, kind, folder.name)
+        drop_state(folder)
     return Model(row, fitted.ensemble, fitted.calibration)
 
 

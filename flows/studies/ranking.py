@@ -70,7 +70,7 @@ from flows.nightly.context import (
 )
 from flows.nightly.own_code import doubt_of, own_code_record, walk_own
 from flows.nightly.ranking import history_of
-from flows.progress import rankings_progress, reporting
+from flows.progress import rankings_progress
 from flows.service.tasks import as_task
 from flows.settings import data_folder
 from flows.studies.study import Study, study_id
@@ -352,8 +352,11 @@ class Walk(RankingStudy):
         if self.workers > 1:
             # The walk below then finds the scores of every training in the folder.
             as_task("train side by side", lambda: train_side_by_side(self, to_train))
-        with rankings_progress(self.context.name, len(to_train)) as on_training:
-            reported = reporting(once, on_training)
+        with rankings_progress(self.context.name, len(to_train)) as counted_training:
+
+            def reported(name: str, train: Callable[[], Grid]) -> Grid:
+                return counted_training(name, partial(once, name, train))
+
             scores = as_task("walk", lambda: walk_rankers(history, splits, self.rankers, reported))
         if self.market.code:
             spans = [(fold.trained, fold.scored) for fold in splits]
@@ -487,12 +490,11 @@ def train_side_by_side(walk: Walk, to_train: list[Training]) -> None:
     inputs = (walk.folder, walk.history, walk.rankers)
     with (
         worker_pool(walk.workers, _begin_worker, *inputs) as pool,
-        rankings_progress(walk.market.name, len(ordered)) as on_training,
+        rankings_progress(walk.market.name, len(ordered)) as counted_training,
     ):
         futures = [pool.submit(_train_one, training) for training in ordered]
         for training, future in zip(ordered, futures, strict=True):
-            future.result()
-            on_training(training.name)
+            counted_training(training.name, future.result)
 
 
 # In a worker process it has one entry, which `_begin_worker` adds: the history is sent only once.

@@ -49,11 +49,6 @@ def translate_lines(model: Model, source: Path, to: Path, how: Search, receipt: 
         with lock:
             try:
                 _translate_in_parts(model, source, to, how, key)
-            except OSError as error:
-                raise TranslationError(
-                    f"cannot write {error.filename or to}: {error.strerror or error}; remove the "
-                    "cause, such as a full disk, and run the same command again to resume"
-                ) from error
             finally:
                 # While the lock is held: afterwards another process may already hold this file.
                 Path(lock.lock_file).unlink(missing_ok=True)

@@ -18,11 +18,9 @@ def nothing_to_do(engine: Engine, models: Collection[str] | None) -> dict[str, i
 
     `models` are those whose texts it takes, None for all.
     """
-    usable_models = usable(models, broken=())
     with reading(engine) as conn:
-        is_ready = translations.is_ready(conn, usable_models)
-    if is_ready:
-        return None
+        if translations.is_ready(conn, usable(models, broken=())):
+            return None
     return {"done": 0, "failed": 0, "waiting": waiting(engine, models)}
 
 
@@ -39,17 +37,15 @@ def usable(models: Collection[str] | None, broken: Collection[str]) -> list[str]
 
     Those of `broken` cannot.
     """
-    names = [name for name in model_names() if name not in broken]
-    if models is None:
-        return names
-    return [name for name in names if name in models]
+    return [
+        name for name in model_names() if name not in broken and (models is None or name in models)
+    ]
 
 
 def waiting(engine: Engine, models: Collection[str] | None) -> int:
     """Return the number of texts that are still queued for `models`, or for any if it is None."""
     with reading(engine) as conn:
-        counts = translations.queue_counts(conn)
-    queued = counts[counts["status"] == "queued"]
+        queued = translations.queue_counts(conn, ["queued"])
     if models is not None:
         queued = queued[queued["model"].isin(list(models))]
     return int(queued["n"].sum())

@@ -1,6 +1,5 @@
 """Back up a whole store with its checkpoints and frozen nights into a folder, and restore it."""
 
-import errno
 import json
 import re
 import shutil
@@ -30,18 +29,14 @@ MOST_NAMED = 5  # files that a message names
 
 @dataclass(frozen=True)
 class Manifest:
-    """List what a backup holds.
-
-    `rows` counts the rows of each table, `files` has the SHA-256 of each file, and `absent` the
-    runs whose weights could not be copied.
-    """
+    """List what a backup holds."""
 
     made_at: str
     program: str
     schema: str
-    rows: dict[str, int]
-    files: dict[str, str]
-    absent: list[dict[str, str]]
+    rows: dict[str, int]  # how many each table has
+    files: dict[str, str]  # the SHA-256 of each
+    absent: list[dict[str, str]]  # the runs whose weights could not be copied
 
     @property
     def checkpoints(self) -> dict[str, str]:
@@ -75,15 +70,7 @@ def back_up(engine: Engine, folder: Path, progress: Progress) -> Manifest:
     is_empty_folder = folder.is_dir() and not any(folder.iterdir())
     if folder.exists() and not is_empty_folder:
         raise UsageError(f"{folder} already exists and is not an empty folder: choose a new one")
-    try:
-        write_folder_whole(folder, lambda partial: _fill(engine, partial, progress))
-    except OSError as error:
-        # These two come from the last step, which renames the whole backup to `folder`.
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise
-        raise UsageError(
-            f"another process wrote to {folder} during the backup: choose a new folder"
-        ) from error
+    write_folder_whole(folder, lambda partial: _fill(engine, partial, progress))
     return _read_manifest(folder)
 
 
@@ -145,11 +132,12 @@ def read_backup(folder: Path) -> Manifest:
             f"the backup {folder} has schema {manifest.schema}, which {this_version()} cannot "
             f"restore: install dtml {manifest.program}, which made it"
         )
-    known = {MANIFEST, *manifest.files}
-    known |= {Path(name).parts[0] for name in manifest.files}  # the folders
-    below = [file for name in ("", MODELS, "frozen") for file in (folder / name).glob("*")]
-    names = {file.relative_to(folder).as_posix(): file.is_symlink() for file in below}
-    others = [name for name, is_link in names.items() if is_link or name not in known]
+    known = {folder / name for name in (MANIFEST, *manifest.files)}
+    others = [
+        file.relative_to(folder).as_posix()
+        for file in folder.rglob("*")
+        if file.is_symlink() or not (file.is_dir() or file in known)
+    ]
     if others:
         raise UsageError(
             f"{folder} has files or links that no backup of dtml has: {_some(others)}; nothing was "
@@ -195,9 +183,8 @@ def restore(folder: Path, manifest: Manifest, target: Engine, progress: Progress
 
 def _some(names: Sequence[str]) -> str:
     first_names = ", ".join(ascii(name) for name in sorted(names)[:MOST_NAMED])
-    if len(names) <= MOST_NAMED:
-        return first_names
-    return f"{first_names} and {len(names) - MOST_NAMED} more"
+    more = len(names) - MOST_NAMED
+    return f"{first_names} and {more} more" if more > 0 else first_names
 
 
 def _read_manifest(folder: Path) -> Manifest:

@@ -73,30 +73,29 @@ def examined(device: str = "auto") -> Iterator[Finding]:
     """
     gpus = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
     devices = {"cpu": ["cpu"], "cuda": gpus or ["cuda"], "auto": ["cpu", *gpus]}[device]
-    checks: tuple[tuple[str, Callable[[], str]], ...] = (
-        ("python", _python),
-        ("packages", _packages),
-        ("processor", _processor),
-        ("data folder", partial(_writable, data_folder(), "DTML_DATA")),
-        ("reports folder", partial(_writable, reports_folder(), "DTML_REPORTS")),
-        ("database", _database),
-        ("clock", _clock),
-        ("calendars", _calendars),
-        ("prefect", _prefect),
-        ("yahoo", _yahoo),
-        ("feeds", _feeds),
-        *((name, partial(_device, name)) for name in devices),
-    )
-    for part, check in checks:
-        is_well = False
+    checks: dict[str, Callable[[], str]] = {
+        "python": _python,
+        "packages": _packages,
+        "processor": _processor,
+        "data folder": partial(_writable, data_folder(), "DTML_DATA"),
+        "reports folder": partial(_writable, reports_folder(), "DTML_REPORTS"),
+        "database": _database,
+        "clock": _clock,
+        "calendars": _calendars,
+        "prefect": _prefect,
+        "yahoo": _yahoo,
+        "feeds": _feeds,
+        **{name: partial(_device, name) for name in devices},
+    }
+    for part, check in checks.items():
+        needed = part not in OPTIONAL
         try:
-            said = check()
-            is_well = True
+            yield Finding(part, check(), is_well=True, needed=needed)
         except (DtmlError, StoreError) as error:
-            said = str(error)
+            yield Finding(part, str(error), is_well=False, needed=needed)
         except Exception as error:  # noqa: BLE001 - any failure of a check is a finding
             said = f"{type(error).__name__}: {error}"
-        yield Finding(part, said, is_well, needed=part not in OPTIONAL)
+            yield Finding(part, said, is_well=False, needed=needed)
 
 
 def _python() -> str:

@@ -43,29 +43,22 @@ def states_folder(kind: str) -> Path:
     return training if kind == "nightly" else training / "backtests"
 
 
-def drop_states(market: str, as_of: date, kind: str = "nightly", run_id: str | None = None) -> None:
-    """Remove the states of trainings that are finished, from which none will resume.
-
-    For the kind "backtest", the state of `run_id` alone is removed, whatever `as_of` is; for
-    "nightly", the states of all trainings of the market as of sessions up to `as_of`.
-    """
+def drop_states(market: str, as_of: date) -> None:
+    """Remove the states of a market's nightly trainings as of sessions up to one: none resumes."""
     state_name = re.compile(rf"{re.escape(market)}-(\d{{4}}-\d\d-\d\d)-[0-9a-f]{{8}}")
-    for folder in sorted(states_folder(kind).glob(f"{market}-*")):
-        name = folder.name.removesuffix(REMOVING)
-        match = state_name.fullmatch(name)
-        if match is None:  # another market's, or no state
-            continue
-        if name == run_id if kind == "backtest" else match[1] <= str(as_of):
-            _remove_state(folder, ignore_errors=True)
+    for folder in sorted(states_folder("nightly").glob(f"{market}-*")):
+        match = state_name.fullmatch(folder.name.removesuffix(REMOVING))
+        if match is not None and match[1] <= str(as_of):  # else another market's, or newer
+            drop_state(folder)
 
 
-def _remove_state(folder: Path, *, ignore_errors: bool = False) -> None:
-    """Rename a state's folder and then remove it.
+def drop_state(folder: Path, *, ignore_errors: bool = True) -> None:
+    """Rename the folder of a training's state and then remove it, if it is there.
 
     A training that resumed from half a state would make another model.
     """
     renamed = folder.with_name(f"{folder.name.removesuffix(REMOVING)}{REMOVING}")
-    if folder != renamed:
+    if folder != renamed and folder.exists():
         shutil.rmtree(renamed, ignore_errors=True)
         folder.rename(renamed)
     shutil.rmtree(renamed, ignore_errors=ignore_errors)
@@ -79,28 +72,17 @@ class Removal:
     count: int
     bytes: int | None
 
-    @property
-    def megabytes(self) -> float | None:
-        """Return the size in MB; None where it is not known."""
-        return None if self.bytes is None else self.bytes / 1e6
-
 
 @dataclass(frozen=True)
 class Plan:
-    """Hold what can go from a store and its folders.
+    """Hold what can go from a store and its folders."""
 
-    `first_kept` is the first night kept of each market that has enough nights. `rows` are the old
-    rows of the store, `pages` the pages of old nights, `files` the files of unused models, and
-    `states` the folders of states that work left. `removals` has a line for each kind, whether or
-    not there is anything of it.
-    """
-
-    first_kept: Mapping[str, date]
+    first_kept: Mapping[str, date]  # the first night kept of each market that has enough nights
     rows: OldRows
-    pages: Sequence[Path]
-    files: Sequence[Path]
-    states: Sequence[Path]
-    removals: Sequence[Removal]
+    pages: Sequence[Path]  # of old nights
+    files: Sequence[Path]  # of unused models
+    states: Sequence[Path]  # folders that work left
+    removals: Sequence[Removal]  # one for each kind, whether or not there is anything of it
 
     @property
     def is_empty(self) -> bool:
@@ -174,7 +156,7 @@ def prune(engine: Engine, keep: int) -> Plan:
         for page in planned.pages:
             page.unlink(missing_ok=True)
         for folder in planned.states:
-            _remove_state(folder)
+            drop_state(folder, ignore_errors=False)
     return planned
 
 
@@ -185,18 +167,10 @@ def _old_pages(conn: Connection, first_kept: Mapping[str, date]) -> list[Path]:
     """
     pages: list[Path] = []
     for market, first in first_kept.items():
-        old = read(
-            conn,
-            "night",
-            columns="as_of",
-            market=market,
-            status=COMPLETE,
-            as_of=where.before(first),
-            order="as_of",
-        )
-        for day in old["as_of"].dt.date:
-            for name in (f"{day}.html", f"{day}-level-*.html"):
-                pages += sorted((reports_folder() / market).glob(name))
+        old = read(conn, "night", market=market, status=COMPLETE, as_of=where.before(first))
+        days = set(old["as_of"].dt.strftime("%Y-%m-%d"))
+        in_folder = sorted((reports_folder() / market).glob("*.html"))
+        pages += [page for page in in_folder if page.name[:10] in days]
     return pages
 
 

@@ -4,24 +4,27 @@ and that a long step moves.
 
 import logging
 import re
+from collections.abc import Callable
 
 import pytest
 
 from dtml.model import ModelConfig
 from dtml.training import Epoch, Member, ResumedEpoch, TrainingConfig
 from flows import log_lines
-from flows.log_lines import Shown
-from flows.progress import fold_progress, rankings_progress, reporting, training_progress
+from flows.log_lines import lines_shown
+from flows.progress import fold_progress, rankings_progress, training_progress
+from tests.support.log_lines import record
 
 INFO, WARNING = logging.INFO, logging.WARNING
+Filter = Callable[[logging.LogRecord], bool]
 
 
-def shown(lines: Shown, name: str, level: int = INFO) -> bool:
-    return lines.filter(logging.LogRecord(name, level, "", 0, "said", None, None))
+def shown(lines: Filter, name: str, level: int = INFO) -> bool:
+    return lines(record(level, "said", name))
 
 
 def test_a_terminal_gets_all_but_what_its_bar_shows() -> None:
-    lines = Shown(terminal=True)
+    lines = lines_shown(terminal=True)
     assert shown(lines, "flows.nightly.fetch")
     assert shown(lines, "flows.studies.ranking")
     assert not shown(lines, "flows.progress")
@@ -33,7 +36,7 @@ def test_a_pipe_gets_warnings_and_once_a_minute_that_a_long_step_moves(
 ) -> None:
     now = 0.0
     monkeypatch.setattr(log_lines.time, "monotonic", lambda: now)
-    lines = Shown(terminal=False)
+    lines = lines_shown(terminal=False)
     assert [shown(lines, "flows.nightly.fetch", level) for level in (INFO, WARNING)] == [
         False,
         True,
@@ -75,8 +78,7 @@ def test_folds_of_an_earlier_run_do_not_count_for_the_time_left(
 def test_every_training_of_a_walk_is_logged_without_a_guess_of_the_time_left(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with caplog.at_level(logging.INFO), rankings_progress("simulated", 2) as report:
-        train = reporting(lambda _name, run: run(), report)
+    with caplog.at_level(logging.INFO), rankings_progress("simulated", 2) as train:
         assert train("ridge-2025-11-03", lambda: 7) == 7
         assert train("boosting-2025-11-03", lambda: 8) == 8
     first, second = caplog.messages

@@ -15,15 +15,15 @@ import pytest
 
 from dtml.errors import DtmlError, UsageError
 from flows.log_lines import (
+    Lines,
     LineStream,
     Run,
-    TextLines,
     log_ended_run,
     logged_run,
     logged_stage,
     set_up_logging,
 )
-from tests.support.log_lines import objects, standard_error
+from tests.support.log_lines import objects, record, standard_error
 
 NIGHT = date(2026, 11, 25)
 KEYS = ["timestamp", "level", "message", "market", "night", "stage", "seconds", "run"]
@@ -158,8 +158,11 @@ def test_in_the_journal_an_object_begins_with_its_priority_too(
 @pytest.mark.skipif(shutil.which("logger") is None, reason="no logger of util-linux")
 def test_a_reader_of_priorities_takes_them_off_and_keeps_them() -> None:
     """The journal reads them in the same way; there is none to ask in a test."""
-    lines = TextLines(for_journal=True)
-    given = "\n".join(lines.line(level, f"a {level}") for level in ("info", "warning", "error"))
+    lines = Lines(for_journal=True)
+    given = "\n".join(
+        lines.format(record(level, f"a {logging.getLevelName(level).lower()}"))
+        for level in (logging.INFO, logging.WARNING, logging.ERROR)
+    )
     options = ("--no-act", "--stderr", "--prio-prefix", "--socket-errors=off", "--tag", "dtml")
     command = ["logger", *options]
     ended = subprocess.run(
@@ -173,7 +176,7 @@ def test_a_reader_of_priorities_takes_them_off_and_keeps_them() -> None:
 
 def test_what_is_printed_in_pieces_is_written_when_its_line_ends() -> None:
     said = io.StringIO()
-    stream = LineStream(said, TextLines(for_journal=True))
+    stream = LineStream(said, Lines(for_journal=True))
     stream.write("half of a ")
     stream.flush()
     assert said.getvalue() == ""

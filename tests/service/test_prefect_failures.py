@@ -80,16 +80,9 @@ def test_a_server_that_is_gone_is_named_with_what_to_do(
     )
 
 
-@pytest.mark.parametrize(
-    ("login", "problem"),
-    [
-        ("", f"requires .*{LOGIN} .*USER:PASSWORD"),
-        ("a:b", f"refused .*{LOGIN}:.*USER:PASSWORD"),
-    ],
-)
+@pytest.mark.parametrize("login", ["", "a:b"])
 def test_a_server_that_wants_a_login_is_named_with_the_variable_for_it(
     login: str,
-    problem: str,
     prefect_api: str,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -99,7 +92,7 @@ def test_a_server_that_wants_a_login_is_named_with_the_variable_for_it(
     line = said(
         capsys, monkeypatch, httpx.Request("POST", f"{prefect_api}/deployments/filter", json={})
     )
-    assert re.fullmatch(f"error:.* {prefect_api} {problem}.*\n", line)
+    assert re.fullmatch(f"error:.* {prefect_api} requires .*{LOGIN} .*USER:PASSWORD.*\n", line)
 
 
 def test_a_server_that_starts_too_slowly_is_named(

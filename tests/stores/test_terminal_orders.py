@@ -2,6 +2,7 @@
 
 import ast
 import json
+import logging
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
@@ -11,10 +12,11 @@ import pytest
 
 from db.engine import open_engine, prepare
 from flows.console import ConsoleTable
-from flows.log_lines import TextLines
+from flows.log_lines import Lines
 from flows.nightly.paper import Orders
 from flows.settings import ORDERS, out
 from tests.support.commands import Command, options_of_commands
+from tests.support.log_lines import record
 from tests.support.places import ROOT
 
 pytestmark = pytest.mark.slow
@@ -105,6 +107,6 @@ def test_orders_in_a_heading_or_a_text_take_nothing_of_it_away(
 def test_errors_and_log_lines_show_orders(name: str, command: Command) -> None:
     code, _, complaint = command("query", f"select * from '{NAME}'")
     assert code == 2
-    for line in (complaint.rstrip("\n"), TextLines().line("warning", NAME)):
+    for line in (complaint.rstrip("\n"), Lines().format(record(logging.WARNING, NAME))):
         assert "\\u001b]0;taken" in line
         assert not ORDERS.search(line)

@@ -29,3 +29,7 @@ def standard_error(monkeypatch: pytest.MonkeyPatch, *, form: str = "text") -> io
 def objects(said: io.StringIO) -> list[dict[str, Any]]:
     """Every line, as a reader of JSON takes it."""
     return [json.loads(line) for line in said.getvalue().splitlines()]
+
+
+def record(level: int, message: str, name: str = "flows") -> logging.LogRecord:
+    return logging.LogRecord(name, level, "", 0, message, None, None)

@@ -274,7 +274,7 @@ def test_nothing_to_queue_and_no_model_to_queue_for_are_one_line(
         code, _, complaint = translate(*arguments)
         assert (code, is_one_line(complaint), words in complaint) == (2, True, True), complaint
     code, _, complaint = translate("work", "--model", "nobody")
-    assert (code, is_one_line(complaint), "none is named 'nobody'" in complaint) == (2, True, True)
+    assert (code, is_one_line(complaint), "no model 'nobody'" in complaint) == (2, True, True)
     code, _, complaint = translate("jobs")  # before there is a store
     assert (code, is_one_line(complaint)) == (2, True)
     open_store().dispose()
