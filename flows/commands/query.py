@@ -20,7 +20,7 @@ from db.connection.user_sql import Answer, first_rows, open_answer
 from db.engine import open_reader
 from dtml.errors import UsageError
 from dtml.pages.figures import counted
-from flows.commands.options import AsJson
+from flows.commands.options import AsCsv, AsJson
 from flows.settings import out, print_lines, tell
 from flows.text_tables import print_rows, require_distinct
 
@@ -35,7 +35,7 @@ MEMORY = 2 * 2**30  # bytes that an answer may take, beside those of the program
 def query(
     sql: Annotated[str, typer.Argument(help="The statement; - reads it from standard input.")],
     as_json: AsJson = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    as_csv: AsCsv = False,
     parquet: Annotated[
         Path | None, typer.Option(help="Write the rows to this Parquet file, without a time limit.")
     ] = None,
@@ -53,7 +53,9 @@ def query(
     if parquet is not None and parquet.is_dir():
         raise UsageError(f"{parquet} is a folder: give --parquet the name of a file")
     if sql == "-":
-        sql = _standard_input()
+        from translation.data.corpus import lines_in
+
+        sql = "\n".join(lines_in(sys.stdin.buffer, "standard input"))
     run_sql = partial(open_answer, open_reader())
     with _bounded_memory():
         if parquet is not None:
@@ -117,12 +119,3 @@ def _print_all(running_sql: AbstractContextManager[Answer], *, as_json: bool) ->
             write_lines(answer, "json" if as_json else "csv", file, LARGEST)
         file.seek(0)
         print_lines(line.decode() for line in file)
-
-
-def _standard_input() -> str:
-    try:
-        return sys.stdin.buffer.read().decode()
-    except UnicodeDecodeError as error:
-        raise UsageError(
-            f"standard input is not UTF-8 text ({error}): convert it to UTF-8"
-        ) from error

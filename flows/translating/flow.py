@@ -1,5 +1,6 @@
 """The flow of `dtml serve` that empties the queue of texts."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from prefect import flow
@@ -16,11 +17,21 @@ from translation.errors import TranslationError
 
 
 @flow(name="translate-queue", persist_result=False, validate_parameters=False)
-def translate_queue(device: str = "auto") -> State[Any]:
-    """Translate the texts that are queued until none is; an expected error is a failed state."""
+def translate_queue(
+    models: Sequence[str] = (),
+    beams: int = 5,
+    alpha: float = 0.6,
+    device: str = "auto",
+    attention: bool = False,
+) -> State[Any]:
+    """Translate the texts that are queued until none is; an expected error is a failed state.
+
+    With `models`, these are the texts for them alone.
+    """
     begin_run()
+    how = Search(beams=beams, alpha=alpha, with_attention=attention)
     try:
-        counts = work_queue((), Search(), device)
+        counts = work_queue(models, how, device)
     except (DtmlError, StoreError, TranslationError, OSError) as error:
         return Failed(message=str(error))
     if not any(counts.values()):

@@ -27,6 +27,7 @@ from flows.commands.query import query
 from flows.commands.questions import commands, show_questions
 from tests.support.prediction_rows import run, save_stocks
 from tests.support.stores import GAP, MOMENT, fill
+from translation.errors import TranslationError
 
 NIGHTS = 50
 DAYS = pd.bdate_range("2024-01-02", periods=NIGHTS + 1)
@@ -208,7 +209,7 @@ def test_sql_comes_from_standard_input_for_a_dash(
     with pytest.raises(StoreUsageError):  # all of it was read
         query("-", **ASKED)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff")))
-    with pytest.raises(UsageError, match="input is not UTF-8"):
+    with pytest.raises(TranslationError, match="input is not UTF-8"):
         query("-", **ASKED)
 
 
