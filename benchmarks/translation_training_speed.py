@@ -186,9 +186,7 @@ def _plainly(
 
     def update(batch: Batch) -> None:
         optimiser.zero_grad()
-        batch_there = Batch(
-            batch.source.to(device), batch.target_input.to(device), batch.target_output.to(device)
-        )
+        batch_there = Batch(batch.source.to(device), batch.target_output.to(device))
         with torch.autocast("cuda", torch.bfloat16, enabled=on_gpu):
             found = loss(network, batch_there)
         found.backward()

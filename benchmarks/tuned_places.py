@@ -81,7 +81,7 @@ def translator_update(fast_dropout: bool = True) -> Callable[[], object]:
             changes.enter_context(patch.object(loop, "use_fast_dropout", lambda _network: None))
         step = loop.training_step_of(network, config, torch.device("cpu"), SINGLE_PROCESS)
     pieces = torch.randint(SMALLEST, VOCABULARY["tiny"], (2, SENTENCES, PIECES))
-    batch = Batch(source=pieces[0], target_input=pieces[1], target_output=pieces[1])
+    batch = Batch(source=pieces[0], target_output=pieces[1])
     return lambda: step([(0, batch)], 1e-4)
 
 

@@ -19,13 +19,19 @@ Indices = Int[ndarray, " sentences"]
 class Batch:
     """Token numbers (int64) of some pairs.
 
-    `source` and `target_output` end with END. `target_input` is `target_output` moved by one
-    position, and begins with BEGIN. Rows are filled up with PAD.
+    Rows of both sides end with END and are filled up with PAD.
     """
 
     source: Int[Tensor, "sentences source"]
-    target_input: Int[Tensor, "sentences target"]
     target_output: Int[Tensor, "sentences target"]
+
+    @property
+    def target_input(self) -> Int[Tensor, "sentences target"]:
+        """Return `target_output` moved by one position: it begins with BEGIN and has no END."""
+        moved = self.target_output.roll(1, dims=1)
+        moved[moved == END] = PAD
+        moved[:, 0] = BEGIN
+        return moved
 
     @property
     def tokens(self) -> int:
@@ -78,26 +84,18 @@ def batch_indices(
 def batch_of(examples: Examples, indices: Indices) -> Batch:
     """Return the batch of these examples."""
     return Batch(
-        source=_padded(examples.source, indices, end=True),
-        target_input=_padded(examples.target, indices, begin=True),
-        target_output=_padded(examples.target, indices, end=True),
+        source=_padded(examples.source, indices),
+        target_output=_padded(examples.target, indices),
     )
 
 
-def _padded(
-    sentences: Sentences, indices: Indices, *, begin: bool = False, end: bool = False
-) -> Int[Tensor, "sentences positions"]:
-    """Return rows of tokens with BEGIN before or END behind them, filled up with PAD."""
+def _padded(sentences: Sentences, indices: Indices) -> Int[Tensor, "sentences positions"]:
+    """Return rows of tokens with END behind them, filled up with PAD."""
     starts = sentences.starts[indices, None]  # [sentences, 1], as `lengths`
     lengths = sentences.starts[indices + 1, None] - starts
-    shape = (len(indices), int(lengths.max()) + begin + end)  # True counts as 1
-    # The index of each position among the tokens of its row; that of BEGIN is -1.
-    places = np.broadcast_to(np.arange(shape[1]) - begin, shape)
-    is_token: Bool[ndarray, "sentences positions"] = (places >= 0) & (places < lengths)
-    rows = np.full(shape, PAD, dtype=np.int64)
+    places = np.arange(lengths.max() + 1)
+    is_token: Bool[ndarray, "sentences positions"] = places < lengths
+    rows = np.full(is_token.shape, PAD, dtype=np.int64)
     rows[is_token] = sentences.tokens[(starts + places)[is_token]]
-    if begin:
-        rows[places == -1] = BEGIN
-    if end:
-        rows[places == lengths] = END
+    rows[places == lengths] = END
     return torch.from_numpy(rows)

@@ -5,7 +5,7 @@ import time
 import torch
 
 from translation.data.batches import Batch
-from translation.data.tokenizer import BEGIN, END, SMALLEST
+from translation.data.tokenizer import END, SMALLEST
 from translation.errors import UsageError
 from translation.models import build_network, size_for
 from translation.out_of_memory import is_out_of_memory
@@ -72,9 +72,7 @@ def tokens_a_second(recipe: Recipe, size: str, device: torch.device) -> float:
         generator=generator,
     )
     source[:, -1] = END
-    target_input = target.roll(1, dims=1)
-    target_input[:, 0] = BEGIN
-    batch = Batch(source=source, target_input=target_input, target_output=target)
+    batch = Batch(source=source, target_output=target)
     tokens = 0
     try:
         for _ in range(WARM_UP):
