@@ -13,12 +13,11 @@ day, the data of a few days fit into a core's cache, and memory does not grow wi
 
 import hashlib
 import json
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field, fields
+from itertools import cycle, product
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import numpy as np
@@ -380,31 +379,25 @@ def fit_members(
     for protocol in protocols:
         _require_labels("training", train, protocol)
         _require_labels("validation", validation, protocol)
-    devices = devices_of(device)
+    devices = devices_of(device)[: len(members)]
     fits = [
-        Fit.start(member, len(train.symbols), devices[position % len(devices)])
-        for position, member in enumerate(members)
+        Fit.start(member, len(train.symbols), place)
+        for member, place in zip(members, cycle(devices), strict=False)
     ]
     if begin is not None:
         for fit, weights in zip(fits, begin, strict=True):
             fit.network.load_state_dict(weights)
-    # A queue for each device, of the fits that were started on it above. Each fit is an iterator
-    # whose next() trains one epoch.
-    queues = []
-    for position, fit_device in enumerate(devices[: len(fits)]):
-        spans = {
-            protocol: (
-                Span.of(train, protocol, fit_device),
-                Span.of(validation, protocol, fit_device),
-            )
-            for protocol in protocols
-        }
-        queue: deque[Iterator[int]] = deque()
-        for fit in fits[position :: len(devices)]:
-            train_span, validation_span = spans[fit.member.training.protocol]
-            queue.append(_epochs(fit, train_span, validation_span, state_folder, on_epoch))
-        queues.append(queue)
-    _advance(queues, device)
+    spans = {
+        (protocol, place): (Span.of(train, protocol, place), Span.of(validation, protocol, place))
+        for protocol, place in product(protocols, devices)
+    }
+    runs = [
+        _epochs(fit, *spans[fit.member.training.protocol, place], state_folder, on_epoch)
+        for fit, place in zip(fits, cycle(devices), strict=False)
+    ]
+    on_cpu = device.type == "cpu"
+    threads = torch.get_num_threads() if on_cpu else THREADS_OF_A_GPU * len(devices)
+    _take_turns(runs, min(len(runs), threads))
     return fits
 
 
@@ -442,58 +435,27 @@ def _require_labels(span: str, windows: Windows, protocol: LabelProtocol) -> Non
     raise DtmlError(f"no day of the {span} span, {first} to {last}, has a label: {reason}")
 
 
-def _advance(queues: "list[deque[Iterator[int]]]", device: torch.device) -> None:
-    """Run all fits to their end, those of each queue on threads of its own.
+def _take_turns(runs: Sequence[Iterator[int]], workers: int) -> None:
+    """Run all iterators to their end on some threads, on each of which torch has one thread.
 
-    On a CPU the fits take turns, on as many threads as torch was set to. On a GPU each of
-    `THREADS_OF_A_GPU` threads trains a fit to its end before it takes another. No queue has more
-    threads than fits. Meanwhile torch itself is set to one thread.
+    They take turns, so that no thread is idle before the last epochs. After an error or an
+    interrupt, those under way end their present epoch, which is saved.
     """
-    interrupted = Event()
-    on_cpu = device.type == "cpu"
-
-    def work(fits: "deque[Iterator[int]]") -> None:
-        """Take a fit, train one epoch and put it back, until no fit is left.
-
-        On a CPU it is put back last: fits then take turns, and no thread is idle before the last
-        epoch. On a GPU it is put back first, so that the thread goes on with it.
-        """
-        while fits and not interrupted.is_set():
-            try:
-                fit = fits.popleft()
-            except IndexError:  # another thread was quicker
-                return
-            try:
-                goes_on = next(fit, None) is not None
-            except BaseException:
-                # Set here, because the main thread may wait for others before it sees this error.
-                interrupted.set()
-                raise
-            if goes_on and on_cpu:
-                fits.append(fit)
-            elif goes_on:
-                fits.appendleft(fit)
-
     threads = torch.get_num_threads()
-    queue_of_thread = []
-    for fits in queues:
-        threads_of_queue = min(len(fits), threads if on_cpu else THREADS_OF_A_GPU)
-        queue_of_thread += [fits] * threads_of_queue
     try:
         # Each fit computes on one thread, so that the number of cores never changes its weights.
         torch.set_num_threads(1)
-        with ThreadPoolExecutor(
-            len(queue_of_thread), initializer=torch.set_num_threads, initargs=(1,)
-        ) as pool:
+        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            waiting = {pool.submit(next, run, None): run for run in runs}
             try:
-                futures = [pool.submit(work, fits) for fits in queue_of_thread]
-                for future in futures:
-                    future.result()
-            except BaseException:
-                # Set here too, because a KeyboardInterrupt reaches the main thread alone. The fits
-                # stop after their present epoch, which is saved.
-                interrupted.set()
-                raise
+                while waiting:
+                    done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+                    for turn in done:
+                        run = waiting.pop(turn)
+                        if turn.result() is not None:
+                            waiting[pool.submit(next, run, None)] = run
+            finally:
+                pool.shutdown(cancel_futures=True)
     finally:
         torch.set_num_threads(threads)
 

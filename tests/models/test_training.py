@@ -1,7 +1,6 @@
 """Training: reproducible, resumable, and able to find what only the data axis shows."""
 
 import json
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +29,7 @@ from dtml.training import (
     ResumedEpoch,
     Span,
     TrainingConfig,
-    _advance,
+    _take_turns,
     fit_members,
     no_report,
     stack_members,
@@ -160,7 +159,7 @@ def test_an_interrupt_stops_every_member_after_its_epoch() -> None:
     assert done.count(1) < 100
 
 
-def test_a_failure_in_a_thread_that_is_not_awaited_yet_stops_the_others_after_their_epoch() -> None:
+def test_a_failure_stops_the_others_after_their_epoch() -> None:
     begun, epochs = Event(), []
 
     def lasting() -> Iterator[int]:
@@ -175,13 +174,8 @@ def test_a_failure_in_a_thread_that_is_not_awaited_yet_stops_the_others_after_th
         yield from ()
         raise RuntimeError("out of memory")
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        with pytest.raises(RuntimeError, match="out of memory"):
-            _advance([deque([lasting(), failing()])], CPU)
-    finally:
-        torch.set_num_threads(threads)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        _take_turns([lasting(), failing()], 2)
     assert len(epochs) < 1000
 
 
