@@ -261,7 +261,8 @@ def _text(container: Container, content: bytes, stated: Columns) -> Table:
     as many lines as the market's file states in `skip_rows` are skipped first. Comments may stand
     below it too.
     """
-    text = BytesIO(_in_utf8(content, stated.encoding))
+    content = _in_utf8(content, stated.encoding)
+    text = BytesIO(content)
     for _ in range(stated.skip_rows):
         text.readline()
     separator = stated.separator
@@ -281,9 +282,9 @@ def _text(container: Container, content: bytes, stated: Columns) -> Table:
         )
     separator = separator or _separator(line)
     header = _record(line, separator)
-    rows = text.read()
-    if b"#" in rows:
-        rows = COMMENT.sub(b"", rows)
+    rows = memoryview(content)[text.tell() :]  # not copied: a file may be large
+    if b"#" in content:
+        rows = memoryview(COMMENT.sub(b"", rows))
     names: dict[int, tuple[str, str]] = {}
     if header_key(header[0]) in LABELS:
         below = BytesIO(rows)
@@ -299,7 +300,7 @@ def _text(container: Container, content: bytes, stated: Columns) -> Table:
         ):
             pairs = enumerate(zip(header[1:], tickers[1:], strict=True), start=1)
             names = _fields_first(dict(pairs), labels)
-            rows = below.read()
+            rows = memoryview(below.read())
     table = _table_of_rows(container, header, rows, separator)
     return one_row_per_ticker_and_date(table, names, dates=0) if names else table
 
@@ -384,12 +385,14 @@ def _record(line: str, separator: str) -> list[str]:
     return next(csv.reader([line], delimiter=separator), [])
 
 
-def _table_of_rows(container: Container, header: list[str], rows: bytes, separator: str) -> Table:
+def _table_of_rows(
+    container: Container, header: list[str], rows: memoryview, separator: str
+) -> Table:
     """Return the table of a header and the rows below it."""
     names = [str(position) for position in range(len(header))]  # headers may repeat
     types = [(name, pa.string()) for name in names]
     table = pa.schema(types).empty_table()
-    if rows.strip():
+    if re.search(rb"\S", rows):
         try:
             table = pyarrow.csv.read_csv(
                 pa.BufferReader(rows),
