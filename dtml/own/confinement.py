@@ -17,6 +17,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -118,6 +119,21 @@ def _exit_status(child: int, seconds: float) -> int | str:
             os.kill(orphan, signal.SIGKILL)
         os.wait()
     return os.waitstatus_to_exitcode(status) if ended else "late"
+
+
+def described(error: Exception, name: str, own: type[Exception]) -> str:
+    """Say what went wrong in a user's file, and where; an `own` error is said without its kind."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == name]
+    place = f"{name}, line {lines[-1]}: " if lines else f"{name}: "
+    kind = "" if isinstance(error, own) else f"{type(error).__name__}: "
+    message = f"{place}{kind}{' '.join(str(error).split())}"
+    if isinstance(error, OSError) and error.errno in FORBIDDEN:
+        message += (
+            " (own code may write only in its working folder, which is emptied, and no file where "
+            "Linux's Landlock is missing; it may read only what your user may read)"
+        )
+    return message
 
 
 def leave_answer(

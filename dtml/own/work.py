@@ -9,7 +9,6 @@ outcome of a day that it scores.
 import importlib
 import json
 import os
-import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from dtml.own import code as own
-from dtml.own.confinement import FORBIDDEN, NEEDED, Answer, leave_answer, serve
+from dtml.own.confinement import NEEDED, Answer, described, leave_answer, serve
 from dtml.own.sandbox import ANSWERS, MESSAGES, receive, send
 from dtml.ranking.panel import Panel
 
@@ -58,30 +57,11 @@ def main(folder: Path) -> None:
             do_task = TASKS[task["task"]]
             return description, do_task(code, loaded, task, given)
         except Exception as error:  # noqa: BLE001 - whatever a user's code raises is reported to the night
-            return {"error": _error_in_words(error, code)}, {}
+            return {"error": described(error, code.name, own.OwnCodeError)[:LONGEST]}, {}
 
     # A feature must not keep what it saw of a session for another pass, not even in shared memory.
     needed = NEEDED[:1] if task["task"] == "values" else NEEDED
     leave_answer(folder, task["memory"], answer, needed)
-
-
-def _error_in_words(error: Exception, code: own.OwnCode) -> str:
-    """Say what went wrong, and in which line of the user's file."""
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if frame.filename == code.name]
-    place = f"{code.name}, line {lines[-1]}: " if lines else f"{code.name}: "
-    kind = "" if isinstance(error, own.OwnCodeError) else f"{type(error).__name__}: "
-    message = f"{place}{kind}{' '.join(str(error).split())}"[:LONGEST]
-    if isinstance(error, OSError) and error.errno in FORBIDDEN:
-        return (
-            f"{message} (own code may write only in its working folder, which is emptied, and "
-            "read only what your user may read)"
-        )
-    return message
-
-
-def _describe(*_: Any) -> own.Arrays:
-    return {}
 
 
 def _values(code: own.OwnCode, _: own.Loaded, task: Task, pipes: Any) -> own.Arrays:
@@ -120,7 +100,7 @@ def _night(code: own.OwnCode, loaded: own.Loaded, _: Task, arrays: own.Arrays) -
 
 
 MODEL_TASKS = ("fold", "night")
-TASKS = {"describe": _describe, "values": _values, "fold": _fold, "night": _night}
+TASKS = {"describe": lambda *_: {}, "values": _values, "fold": _fold, "night": _night}
 
 
 def _import_libraries(folder: Path) -> None:

@@ -11,7 +11,6 @@ and a symbol that became a number has lost its zeros.
 import json
 import os
 import sys
-import traceback
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
@@ -26,7 +25,7 @@ import pandas as pd
 
 from dtml.markets import load_market, load_market_file
 from dtml.markets.definition import is_symbol
-from dtml.own.confinement import FORBIDDEN, Answer, leave_answer, serve
+from dtml.own.confinement import FORBIDDEN, Answer, described, leave_answer, serve
 from dtml.prices.bars import BAR_COLUMNS, bars_frame
 from dtml.sources import Fetched, Status
 from dtml.sources.own_feed.code import FeedError
@@ -306,18 +305,7 @@ def _asked(feed: Any, name: str) -> object:
 
 def _failure(error: Exception, task: Task) -> dict[str, Any]:
     """Describe an exception: in words, and with a status where the feed could not be reached."""
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if frame.filename == task["name"]]
-    place = f"{task['name']}, line {lines[-1]}: " if lines else f"{task['name']}: "
-    kind = "" if isinstance(error, FeedError) else f"{type(error).__name__}: "
-    message = f"{place}{kind}{' '.join(str(error).split())}"
-    if isinstance(error, OSError) and error.errno in FORBIDDEN:
-        gigabytes = task["memory"] / 2**30
-        message += (
-            " (a feed may write only in its working folder, which is then deleted, and no file "
-            f"above {gigabytes:g} GiB, nor any where Linux's Landlock is missing; it may read only "
-            "what your user may read)"
-        )
+    message = described(error, task["name"], FeedError)
     response = getattr(error, "response", None)  # of the packages requests and httpx
     numbers = (getattr(error, "code", None), getattr(response, "status_code", None))
     if TOO_MANY_REQUESTS in numbers:
