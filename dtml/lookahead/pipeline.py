@@ -65,14 +65,11 @@ class History:
         Half of these lack the bar of the session before it too.
         """
         struck = self._some_constituents(at, seed)
-        sessions_so_far = self.sessions[: self.sessions.searchsorted(at, side="right")]
-        session = self.bars["session"]
-        symbol = self.bars["symbol"]
-        day = sessions_so_far[-1]
-        day_before = sessions_so_far[-2]
+        day_before, day = self.sessions[self.sessions <= at][-2:]
+        session, symbol = self.bars["session"], self.bars["symbol"]
         lost = (session == day) & symbol.isin(struck)
-        lost_before = (session == day_before) & symbol.isin(struck[::2])
-        return replace(self, bars=self.bars[~(lost | lost_before)])
+        lost |= (session == day_before) & symbol.isin(struck[::2])
+        return replace(self, bars=self.bars[~lost])
 
     def scrambled_after(self, at: pd.Timestamp, seed: int) -> "History":
         """Return the history with another future after the session `at`.

@@ -12,8 +12,6 @@ are shifted on purpose.
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
-from numpy import ndarray
 
 from dtml.markets.definition import Returns
 from dtml.prices.returns import adjusted_price
@@ -25,7 +23,6 @@ STEP = (0.01, 0.2)
 LEAST_EXCESS = 0.01  # mean adjusted return on ex-days, each clipped to its own step
 ERRORS = 2  # standard errors of a mean of ordinary sessions that the excess must exceed
 OVER_CORRECTED = "over_corrected_dividends"
-Changes = Float[ndarray, "sessions series"]
 
 ENOUGH = 60  # bars of a stock; fewer are not judged
 ENOUGH_OF_INDEX = 20  # sessions with a return of the index; fewer are not judged
@@ -56,26 +53,28 @@ def index_fault(bars: pd.DataFrame, index_symbol: str, returns: Returns) -> str 
 
     Either a stock has the closes of the index, or the index is dated early or late against the mean
     of its stocks. `bars` is a bars frame of accepted bars, one for each symbol and session. An
-    index with `ENOUGH_OF_INDEX` bars or fewer is not judged: None.
+    index with `ENOUGH_OF_INDEX` bars or fewer is not judged, nor are such stocks.
     """
     if (bars["symbol"] == index_symbol).sum() <= ENOUGH_OF_INDEX:
         return None
     priced = bars.assign(price=adjusted_price(bars, returns))
     closes = priced.pivot(index="session", columns="symbol", values="close")
-    prices = priced.pivot(index="session", columns="symbol", values="price")
-    twin = _twin_of_index(closes, index_symbol)
-    if twin is not None:
+    index = closes.pop(index_symbol)
+    is_same_price = (closes.div(index, axis=0) - 1).abs() <= SAME
+    count = closes.notna().sum()
+    twins = closes.columns[(is_same_price.sum() == count) & (count > ENOUGH_OF_INDEX)]
+    if len(twins) and index.nunique() > 1:  # closes that never move are equal by chance
         return (
-            f"the index {index_symbol} has the closes of the stock {twin}: it is that "
+            f"the index {index_symbol} has the closes of the stock {twins[0]}: it is that "
             "stock, not the index"
         )
-    returns_of_stocks = prices.pct_change(fill_method=None)
-    # `pop` removes the index, so that the mean is that of the stocks. Both are [sessions 1].
-    returns_of_index = returns_of_stocks.pop(index_symbol).to_frame().to_numpy()
-    mean_of_stocks = returns_of_stocks.mean(axis=1).to_frame().to_numpy()
-    shifts = _shifts(returns_of_index, mean_of_stocks, ENOUGH_OF_INDEX)
-    (of_index,) = shifts.itertuples(index=False)  # one series, so one row
-    shift, apart, together = of_index
+    prices = priced.pivot(index="session", columns="symbol", values="price")
+    changes = prices.pct_change(fill_method=None)
+    of_index = changes.pop(index_symbol).to_frame("index")
+    of_stocks = changes.mean(axis=1).to_frame("index")
+    ((shift, apart, together),) = _shifts(of_index, of_stocks, ENOUGH_OF_INDEX).itertuples(
+        index=False
+    )
     if not shift:
         return None
     side = "before" if shift < 0 else "after"
@@ -84,23 +83,6 @@ def index_fault(bars: pd.DataFrame, index_symbol: str, returns: Returns) -> str 
         f"correlation of {apart:.2f} with the index that many sessions {side}, and of "
         f"{together:.2f} on the same session"
     )
-
-
-def _twin_of_index(closes: pd.DataFrame, index_symbol: str) -> str | None:
-    """Return the first stock whose closes are those of the index wherever it has any.
-
-    None if there is no such stock, and if the closes of the index never move: they would be equal
-    by chance. Stocks with `ENOUGH_OF_INDEX` bars or fewer do not count.
-    """
-    index = closes[index_symbol]
-    if index.nunique() <= 1:
-        return None
-    stocks = closes.drop(columns=index_symbol)
-    is_same_price = (stocks.div(index, axis=0) - 1).abs() <= SAME
-    bars = stocks.notna().sum()
-    is_the_same = is_same_price.sum() == bars
-    twins = stocks.columns[is_the_same & (bars > ENOUGH_OF_INDEX)]
-    return str(twins[0]) if len(twins) else None
 
 
 def shifted_stocks(bars: pd.DataFrame, index_symbol: str, returns: Returns) -> pd.DataFrame:
@@ -118,30 +100,20 @@ def shifted_stocks(bars: pd.DataFrame, index_symbol: str, returns: Returns) -> p
     changes = prices.pct_change(fill_method=None)
     if changes.shape[1] < LEAST_STOCKS:
         return pd.DataFrame(columns=["symbol", "reason", "value"], dtype=str)
-    shifts = _shifts(changes.to_numpy(), _mean_of_others(changes), ENOUGH)
-    shifts = shifts.assign(symbol=changes.columns, reason=SHIFTED)
-    is_shifted = shifts["shift"] != 0
-    is_related = shifts["apart"] >= LEAST_APART
-    shifted = shifts[is_shifted & is_related]
-    figures = shifted[["shift", "apart", "together"]]
+    # The mean return of all other stocks, for each stock.
+    is_known = changes.notna()
+    change = changes.fillna(0.0)
+    sum_of_others = -change.sub(change.sum(axis=1), axis=0)
+    number_of_others = -is_known.astype(int).sub(is_known.sum(axis=1), axis=0)
+    shifts = _shifts(changes, sum_of_others / number_of_others, ENOUGH)
+    shifted = shifts[(shifts["shift"] != 0) & (shifts["apart"] >= LEAST_APART)]
     values = [
         f"it appears to be {_dated(shift)}: its returns have a correlation of {apart:.2f} with "
         f"those of the other stocks that many sessions apart, and of {together:.2f} on the same "
         "session"
-        for shift, apart, together in figures.itertuples(index=False)
+        for shift, apart, together in shifted.itertuples(index=False)
     ]
-    shifted = shifted.assign(value=pd.Series(values, index=shifted.index, dtype=str))
-    return shifted[["symbol", "reason", "value"]]
-
-
-def _mean_of_others(changes: pd.DataFrame) -> Changes:
-    """Return the mean return of all other stocks, for each stock and session."""
-    is_known = changes.notna().to_numpy()
-    change = changes.fillna(0.0).to_numpy()
-    sum_of_others = change.sum(axis=1, keepdims=True) - change
-    number_of_others = is_known.sum(axis=1, keepdims=True) - is_known
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(sum_of_others / number_of_others)
+    return pd.DataFrame({"symbol": shifted.index, "reason": SHIFTED, "value": values}, dtype=str)
 
 
 def _dated(shift: int) -> str:
@@ -150,55 +122,37 @@ def _dated(shift: int) -> str:
     return f"dated {abs(shift)} {sessions} {side}"
 
 
-def _shifts(series: Changes, others: Changes, enough: int) -> pd.DataFrame:
+def _shifts(series: pd.DataFrame, others: pd.DataFrame, enough: int) -> pd.DataFrame:
     """Return a row for each series of returns: by how many sessions it is dated late.
 
-    `series` and `others` have the same columns, which are compared pair by pair; NaN is a return
-    that is not known. Columns of the result: `shift`, below 0 for a series dated early and 0 for
-    one that is not shifted; `apart` and `together`, its correlations with its other at the best of
-    `SHIFTS` and on the same session. A series with fewer than `enough` returns is not judged: its
-    shift is 0.
+    `series` and `others` have the same columns, which are compared pair by pair. Columns of the
+    result: `shift`, below 0 for a series dated early and 0 for one that is not shifted; `apart` and
+    `together`, its correlations with its other at the best of `SHIFTS` and on the same session. A
+    series with fewer than `enough` returns is not judged: its shift is 0.
     """
     enough_when_shifted = enough - max(SHIFTS)  # a shift leaves as many sessions without a pair
     with np.errstate(divide="ignore", invalid="ignore"):
         together = _correlations(series, others, enough)
-        at_shifts = np.array(  # [shifts series]
-            [_correlations(_moved(series, shift), others, enough_when_shifted) for shift in SHIFTS]
+        at_shifts = pd.DataFrame(
+            {
+                shift: _correlations(series.shift(-shift), others, enough_when_shifted)
+                for shift in SHIFTS
+            }
         )
-        best = np.nan_to_num(at_shifts, nan=-1).argmax(axis=0)  # a place in SHIFTS, by series
-        apart = np.take_along_axis(at_shifts, best[None], axis=0)[0]  # [series]
-        sessions = (np.isfinite(series) & np.isfinite(others)).sum(axis=0)
+        apart = at_shifts.max(axis=1)
+        sessions = (series.notna() & others.notna()).sum()
         # By Fisher's transformation a correlation has the standard error 1 / sqrt(sessions - 3),
         # and the difference of two has sqrt(2) times that.
-        difference = np.arctanh(apart) - np.arctanh(together)
-        errors = difference * np.sqrt((sessions - 3) / 2)
+        errors = (np.arctanh(apart) - np.arctanh(together)) * np.sqrt((sessions - 3) / 2)
     # The errors of a series that is not judged are NaN, which is not above `SURE`.
-    shift = np.where(errors > SURE, np.array(SHIFTS)[best], 0)
+    shift = at_shifts.fillna(-1.0).idxmax(axis=1).where(errors > SURE, 0)
     return pd.DataFrame({"shift": shift, "apart": apart, "together": together})
 
 
-def _moved(series: Changes, shift: int) -> Changes:
-    """Return series moved so many sessions back, or forward where `shift` is below 0.
-
-    The rows that `np.roll` brings in from the other end are set to NaN.
-    """
-    moved = np.roll(series, -shift, axis=0)
-    if shift > 0:
-        moved[-shift:] = np.nan
-    else:
-        moved[:-shift] = np.nan
-    return moved
-
-
-def _correlations(series: Changes, others: Changes, enough: int) -> Float[ndarray, " series"]:
-    """Return the correlation of each pair of series.
-
-    It is NaN where fewer than `enough` sessions have both.
-    """
-    has_both = np.isfinite(series) & np.isfinite(others)
-    count = has_both.sum(axis=0)
-    correlation = pd.DataFrame(series).corrwith(pd.DataFrame(others)).to_numpy()
-    return np.where(count >= enough, correlation, np.nan)
+def _correlations(series: pd.DataFrame, others: pd.DataFrame, enough: int) -> "pd.Series[float]":
+    """Return the correlation of each pair of series, NaN where fewer than `enough` have both."""
+    count = (series.notna() & others.notna()).sum()
+    return series.corrwith(others).where(count >= enough)
 
 
 def redated_symbols(stored: pd.DataFrame, fresh: pd.DataFrame) -> dict[str, int]:
@@ -316,13 +270,12 @@ def twin_stocks(bars: pd.DataFrame, index_symbol: str) -> pd.DataFrame:
     of_stock = newest.assign(hash=hashes).groupby("symbol")
     is_judged = (of_stock.size() >= ENOUGH) & (of_stock["close"].nunique() >= LEAST_CLOSES)
     sums = of_stock["hash"].sum()[is_judged]
-    rows = []
-    for _, twins in sums[sums.duplicated(keep=False)].groupby(sums):
-        for symbol in twins.index:
-            others = ", ".join(other for other in twins.index if other != symbol)
-            value = f"its last {ENOUGH} bars are those of {others}, volumes included"
-            rows.append((symbol, SAME_BARS, value))
-    return pd.DataFrame(rows, columns=["symbol", "reason", "value"], dtype=str)
+    twins = sums[sums.duplicated(keep=False)]
+    values = []
+    for symbol, total in twins.items():
+        others = twins.index[(twins == total) & (twins.index != symbol)]
+        values.append(f"its last {ENOUGH} bars are those of {', '.join(others)}, volumes included")
+    return pd.DataFrame({"symbol": twins.index, "reason": SAME_BARS, "value": values}, dtype=str)
 
 
 def unadjusted_again(stored: pd.DataFrame, fresh: pd.DataFrame) -> list[str]:

@@ -1,7 +1,6 @@
 """Trading sessions of an exchange: their days, when they open and close, which closed last."""
 
 import warnings
-from bisect import bisect_left
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import cache
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from exchange_calendars import ExchangeCalendar
 
 _EARLIEST = "1990-01-01"
-# The first day of a calendar that does not say itself when it begins: a search takes seconds.
+# The first day of a calendar that does not say itself when it begins.
 _BEGINS = {"XTAE": "2026-01-05"}
 # What to do where a calendar ends.
 REMEDY = (
@@ -40,18 +39,23 @@ _CLOSED = {
 
 @dataclass(frozen=True)
 class _Exchange:
-    """An exchange: its sessions [n] (naive midnights, ns), their opens and closes [n] (UTC, ns).
-
-    `first` and `last` are the first and the last session that the calendar knows.
-    """
+    """An exchange: its sessions [n] (naive midnights, ns), their opens and closes [n] (UTC, ns)."""
 
     code: str
     sessions: pd.DatetimeIndex
     opens: pd.DatetimeIndex
     closes: pd.DatetimeIndex
-    first: date
-    last: date
     timezone: ZoneInfo
+
+    @property
+    def first(self) -> date:
+        """Return the first session that the calendar knows."""
+        return self.sessions[0].date()
+
+    @property
+    def last(self) -> date:
+        """Return the last session that the calendar knows."""
+        return self.sessions[-1].date()
 
 
 def sessions_between(calendar: AnyCalendar, first: date, last: date) -> pd.DatetimeIndex:
@@ -79,11 +83,7 @@ def sessions_up_to(calendar: AnyCalendar, last: date, count: int | None = None) 
 
 def is_session(calendar: AnyCalendar, day: date) -> bool:
     """Say whether the exchange traded on a day; raises where the calendar does not know the day."""
-    exchange = _exchange_that_knows(calendar, day)
-    position = _position(exchange, day)
-    if position >= len(exchange.sessions):
-        return False
-    return exchange.sessions[position].date() == day
+    return pd.Timestamp(day) in _exchange_that_knows(calendar, day).sessions
 
 
 def next_session(calendar: AnyCalendar, day: date) -> date:
@@ -252,8 +252,6 @@ def _with_given_sessions(library: _Exchange, calendar: Calendar) -> _Exchange:
         sessions=sessions,
         opens=_moments(library, library.opens, sessions, usual_open),
         closes=_moments(library, library.closes, sessions, week.close),
-        first=sessions[0].date(),
-        last=sessions[-1].date(),
     )
 
 
@@ -267,14 +265,11 @@ def _known_exchange(code: str) -> _Exchange:
     opens = pd.DatetimeIndex(calendar.opens).as_unit("ns")
     closes = pd.DatetimeIndex(calendar.closes).as_unit("ns")
     traded = ~sessions.isin(pd.DatetimeIndex(_CLOSED.get(code, ())))
-    traded_sessions = sessions[traded]
     return _Exchange(
         code=code,
-        sessions=traded_sessions,
+        sessions=sessions[traded],
         opens=opens[traded],
         closes=closes[traded],
-        first=traded_sessions[0].date(),
-        last=traded_sessions[-1].date(),
         timezone=ZoneInfo(str(calendar.tz)),
     )
 
@@ -300,30 +295,9 @@ def _calendar(code: str) -> "ExchangeCalendar":
     except exchange_calendars.errors.InvalidCalendarName as problem:
         raise UsageError(f"unknown exchange calendar {code!r}; give one such as XNYS") from problem
     except ValueError:  # the calendar begins later: Tokyo's in 1997
-        return exchange_calendars.get_calendar(code, start=_first_day(code))
-
-
-def _first_day(code: str) -> pd.Timestamp:
-    """Return the first day from which a calendar can be built.
-
-    The calendar's own bound is right unless it allows a month that cannot be built.
-    """
-    month = _month(code, pd.Timestamp("2025-01-02"))
-    if month is not None:
-        first: pd.Timestamp = month.bound_min()
-        return first
-    days = pd.date_range(_EARLIEST, pd.Timestamp.now().normalize())
-    return days[bisect_left(days, True, key=lambda day: _month(code, day) is not None)]
-
-
-def _month(code: str, first: pd.Timestamp) -> "ExchangeCalendar | None":
-    """Return 30 days of a calendar, which are quickly built; None where they cannot be."""
-    import exchange_calendars
-
-    try:
-        return exchange_calendars.get_calendar(code, start=first, end=first + pd.Timedelta(days=29))
-    except ValueError:
-        return None
+        # A month is quickly built, and knows the first day from which a calendar can be.
+        month = exchange_calendars.get_calendar(code, start="2025-01-02", end="2025-01-31")
+        return exchange_calendars.get_calendar(code, start=month.bound_min())
 
 
 def _position(exchange: _Exchange, day: date) -> int:

@@ -21,7 +21,7 @@ from dtml.errors import UsageError
 from dtml.markets import Market
 from dtml.markets.definition import Universe
 from dtml.own.process import SANDBOX
-from dtml.prices.bars import BAR_COLUMNS
+from dtml.prices.bars import no_bars
 from dtml.prices.sessions import (
     is_session,
     last_closed_session,
@@ -236,7 +236,7 @@ class StoredSource:
         outcomes = pd.DataFrame(
             {"symbol": list(first), "status": "not_asked", "rows": 0, "detail": "only the store"}
         )
-        return Fetched(pd.DataFrame(columns=list(BAR_COLUMNS)), outcomes)
+        return Fetched(no_bars(), outcomes)
 
 
 def _choose_stocks(

@@ -12,7 +12,6 @@ import exchange_calendars
 import pandas as pd
 import pytest
 
-import dtml.prices.sessions as sessions_module
 from dtml.errors import DtmlError, UsageError
 from dtml.markets.definition import CALENDARS, Calendar
 from dtml.prices.sessions import (
@@ -350,12 +349,6 @@ def test_a_year_has_sessions_where_the_calendar_begins_after_the_years_that_are_
 @pytest.mark.parametrize("code", sorted(CALENDARS))
 def test_a_year_of_every_calendar_has_the_sessions_of_a_year(code: str) -> None:
     assert 230 <= sessions_a_year(code) <= 365
-
-
-@pytest.mark.slow
-def test_a_calendar_that_does_not_say_when_it_begins_begins_as_a_search_finds() -> None:
-    for code, first in sessions_module._BEGINS.items():
-        assert sessions_module._first_day(code) == pd.Timestamp(first)
 
 
 @pytest.mark.slow
