@@ -1,4 +1,4 @@
 """Translate text: corpora, networks, training and search.
 
-DTML shares `translation.transformer` alone.
+DTML shares `translation.transformer` and `translation.definitions` alone.
 """

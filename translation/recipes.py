@@ -2,22 +2,37 @@
 
 import hashlib
 import json
-import math
-import tomllib
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
+from pydantic import AfterValidator, Field
+from pydantic.dataclasses import dataclass as definition
 
 from translation.data.corpus import Corpus, Rules
 from translation.data.tokenizer import SMALLEST
+from translation.definitions import (
+    STRICT,
+    Count,
+    Definition,
+    DefinitionError,
+    FilePath,
+    Flag,
+    Text,
+    Whole,
+    checked,
+    checked_settings,
+    must,
+    parse,
+)
 from translation.errors import UsageError
 from translation.models import KINDS, SIZES, build_network
 from translation.training.loop import WARMUP, TrainingConfig
 
+T = TypeVar("T")
 Decider = Literal["bleu", "loss"]
 
 # tiny is the best found on Multi30k (benchmarks/README.md); the batches of base and big are those
@@ -49,31 +64,8 @@ TRAININGS: Mapping[str, Mapping[str, Any]] = {
 }
 UNLIMITED = 10**9  # updates of a training whose budget is in minutes
 VOCABULARY = {"tiny": 8000, "small": 16_000, "base": 32_000, "big": 32_000}
-# The keys of a recipe that are not in a table, and the tables.
-TEXT_KEYS = {
-    "name": str,
-    "source_language": str,
-    "target_language": str,
-}
-TABLE_KEYS = {
-    "train": dict,
-    "validation": dict,
-    "test": dict,
-    "tokens": dict,
-    "network": dict,
-    "training": dict,
-    "rules": dict,
-}
 # Fields of a network's configuration that follow from [tokens], and that [network] may not set.
-OF_TOKENS = {"source_vocabulary", "target_vocabulary", "shared_embeddings"}
-TYPE_NAMES = {
-    int: "a whole number",
-    float: "a finite number",
-    bool: "true or false",
-    str: "a text",
-    list: "a list",
-    dict: "a table",
-}
+OF_TOKENS = ("source_vocabulary", "target_vocabulary", "shared_embeddings")
 
 
 @dataclass(frozen=True)
@@ -158,125 +150,127 @@ class Recipe:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
+FolderName = Annotated[
+    Text,
+    must(
+        re.compile(r"[\w-][\w.-]*").fullmatch,
+        "the name of a folder: letters, digits, -, _ and dots, the first of which is no dot",
+    ),
+]
+
+
+def _network(values: dict[str, Any]) -> dict[str, Any]:
+    kind = values.get("kind", Recipe.kind)
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise DefinitionError("kind", f"expected one of {', '.join(KINDS)}, got {kind!r}")
+    checked_settings(KINDS[kind], values, left_out=OF_TOKENS, kind=str, size=Literal[*SIZES] | None)
+    for name, value in values.items():
+        # 0 learned positions mean sinusoids; every other whole number is a size.
+        least = 0 if name == "learned_positions" else 1
+        if type(value) is int and value < least:
+            raise DefinitionError(name, f"expected {least} or more, got {value}")
+    return values
+
+
+def _training(values: dict[str, Any]) -> dict[str, Any]:
+    checked_settings(TrainingConfig, values, decide_by=Decider, seeds=Count)
+    return values
+
+
+def _rules(values: dict[str, Any]) -> dict[str, Any]:
+    checked_settings(Rules, values)
+    return values
+
+
+@definition(frozen=True, config=STRICT)
+class CorpusFiles(Definition):
+    """The files of a corpus."""
+
+    source: FilePath
+    """A file of sentences, or a TSV file with both languages."""
+    target: FilePath | None = None
+    """The file of their translations."""
+    columns: Annotated[tuple[Whole, ...], Field(min_length=2, max_length=2)] = Corpus.columns
+    """The columns of a TSV file, from 0 on: the source's and the target's."""
+
+
+@definition(frozen=True, config=STRICT)
+class Tokens(Definition):
+    """The vocabularies."""
+
+    vocabulary: Annotated[Whole, Field(ge=SMALLEST)] | None = None
+    """The most subwords of a vocabulary. Default: that of the size."""
+    joint: Flag = Recipe.joint
+    """One vocabulary for both languages."""
+
+
+@definition(frozen=True, config=STRICT)
+class RecipeFile(Definition):
+    """What the file of a recipe says."""
+
+    name: FolderName
+    source_language: Text
+    target_language: Text
+    train: CorpusFiles
+    validation: CorpusFiles
+    test: dict[str, CorpusFiles] = field(default_factory=dict)
+    tokens: Tokens = Tokens()
+    network: Annotated[dict[str, Any], AfterValidator(_network)] = field(default_factory=dict)
+    training: Annotated[dict[str, Any], AfterValidator(_training)] = field(default_factory=dict)
+    rules: Annotated[dict[str, Any], AfterValidator(_rules)] = field(default_factory=dict)
+
+
 def read_recipe(file: Path) -> Recipe:
     """Read a recipe from a TOML file; its paths are relative to the file.
 
     Raises UsageError for any mistake in the file; the corpora are not read.
     """
-    try:
-        document = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(
-            f"cannot read the recipe {file}: {error.strerror}; check its path and your right to "
-            "read it"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise UsageError(
-            f"{file} is not UTF-8 at byte {error.start + 1}: save it as UTF-8"
-        ) from error
-    # Invalid TOML and a number of 5,000 digits raise ValueError, deep nesting RecursionError.
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{file} is not valid TOML: {error}; correct the file") from error
-    _check_keys(file, "", document, TEXT_KEYS | TABLE_KEYS)
-    required = TEXT_KEYS.keys() | {"train", "validation"}
-    missing = sorted(required - document.keys())
-    if missing:
-        raise UsageError(f"{file} lacks {', '.join(missing)}: add what is missing")
-    tokens = document.get("tokens", {})
-    network = document.get("network", {})
-    training = document.get("training", {})
-    tests = document.get("test", {})
-    _check_keys(file, "tokens", tokens, {"vocabulary": int, "joint": bool})
-    kind = network.get("kind", Recipe.kind)
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise UsageError(f"{file}: network.kind is {kind!r}, but must be one of {', '.join(KINDS)}")
-    types = {"kind": str, "size": Literal[*SIZES]} | get_type_hints(KINDS[kind])
-    _check_keys(file, "network", network, _without(types, *OF_TOKENS), f" with kind {kind}")
-    training_keys = {"decide_by": Decider, "seeds": int} | get_type_hints(TrainingConfig)
-    _check_keys(file, "training", training, training_keys)
-    _check_keys(file, "test", tests, dict.fromkeys(tests, dict))  # any names, but of tables
-    # The checks above have made sure of the keys that have no default.
+    said = checked(RecipeFile, parse(file, None, UsageError), file, UsageError)
+    network, training = dict(said.network), dict(said.training)
     recipe = Recipe(
-        name=_name(file, document["name"]),
-        source_language=document["source_language"],
-        target_language=document["target_language"],
-        train=_corpus(file, "train", document["train"]),
-        validation=_corpus(file, "validation", document["validation"]),
-        tests={name: _corpus(file, f"test.{name}", table) for name, table in tests.items()},
-        vocabulary=tokens.get("vocabulary"),
-        joint=tokens.get("joint", Recipe.joint),
-        kind=kind,
-        size=network.get("size"),
-        network=_without(network, "kind", "size"),
-        training=_without(training, "decide_by", "seeds"),
-        rules=_rules(file, document.get("rules", {})),
-        decide_by=training.get("decide_by", Recipe.decide_by),
-        seeds=training.get("seeds", Recipe.seeds),
+        name=said.name,
+        source_language=said.source_language,
+        target_language=said.target_language,
+        train=_corpus(file, "train", said.train),
+        validation=_corpus(file, "validation", said.validation),
+        tests={name: _corpus(file, f"test.{name}", files) for name, files in said.test.items()},
+        vocabulary=said.tokens.vocabulary,
+        joint=said.tokens.joint,
+        kind=network.pop("kind", Recipe.kind),
+        size=network.pop("size", None),
+        decide_by=training.pop("decide_by", Recipe.decide_by),
+        seeds=training.pop("seeds", Recipe.seeds),
+        network=network,
+        training=training,
+        rules=_made(f"{file}: [rules]", lambda: Rules(**said.rules)),
     )
     _refuse_impossible(file, recipe)
     return recipe
 
 
-def _without(table: Mapping[str, Any], *keys: str) -> dict[str, Any]:
-    return {key: value for key, value in table.items() if key not in keys}
+def _made(place: str, make: Callable[[], T]) -> T:
+    """Return what is made of a table; name its place in the UsageError of impossible values."""
+    try:
+        return make()
+    except UsageError as error:
+        raise UsageError(f"{place}: {error}") from error
 
 
-def _check_keys(
-    file: Path, table: str, values: Mapping[str, Any], types: Mapping[str, Any], condition: str = ""
-) -> None:
-    """Raise UsageError for an unknown key of a table, and for a value of the wrong type.
-
-    `types` has the type of each known key. `table` is the table's name, "" for the whole file.
-    `condition` follows the name in a message if the known keys depend on something.
-    """
-    unknown = sorted(values.keys() - types.keys())
-    if unknown:
-        place = f" of [{table}]{condition}" if table else ""
-        raise UsageError(
-            f"{file} has unknown keys {', '.join(unknown)}{place}; use only "
-            f"{', '.join(sorted(types))}"
-        )
-    for key, value in values.items():
-        if not _has_type(value, types[key]):
-            name = f"{table}.{key}" if table else key
-            raise UsageError(f"{file}: {name} is {value!r}, but must be {_type_name(types[key])}")
-
-
-def _has_type(value: Any, kind: Any) -> bool:
-    if get_origin(kind) is Literal:
-        return value in get_args(kind)
-    if get_origin(kind) is UnionType:
-        return any(_has_type(value, option) for option in get_args(kind))
-    if kind is float:
-        return type(value) in {int, float} and math.isfinite(value)
-    return type(value) is kind  # isinstance would take true for a whole number
-
-
-def _type_name(kind: Any) -> str:
-    if get_origin(kind) is Literal:
-        return f"one of {', '.join(get_args(kind))}"
-    if get_origin(kind) is UnionType:
-        options = [option for option in get_args(kind) if option is not NoneType]
-        return " or ".join(_type_name(option) for option in options)
-    return TYPE_NAMES[kind]
+def _corpus(file: Path, table: str, files: CorpusFiles) -> Corpus:
+    # Absolute paths: the model's card stores those of its tests.
+    target = None if files.target is None else files.target.resolve()
+    first, second = files.columns
+    return _made(
+        f"{file}: [{table}]",
+        lambda: Corpus(files.source.resolve(), target, (first, second), name=table),
+    )
 
 
 def _refuse_impossible(file: Path, recipe: Recipe) -> None:
-    """Raise UsageError for values of the right type that cannot work.
+    """Raise UsageError for values of the right type that cannot work together.
 
     Without a size, which is chosen later from the corpus, the settings are tried with that of tiny.
     """
-    if recipe.vocabulary is not None and recipe.vocabulary < SMALLEST:
-        raise UsageError(
-            f"{file}: tokens.vocabulary is {recipe.vocabulary}, but must be {SMALLEST} or more"
-        )
-    if recipe.seeds < 1:
-        raise UsageError(f"{file}: training.seeds is {recipe.seeds}, but must be 1 or more")
-    for name, value in recipe.network.items():
-        # 0 learned positions mean sinusoids; every other whole number is a size.
-        least = 0 if name == "learned_positions" else 1
-        if type(value) is int and value < least:
-            raise UsageError(f"{file}: network.{name} is {value}, but must be {least} or more")
     size = recipe.size or "tiny"
     network = recipe.network_for(size)
     network["source_vocabulary"] = SMALLEST  # the corpus is not read yet; any number will do
@@ -288,64 +282,7 @@ def _refuse_impossible(file: Path, recipe: Recipe) -> None:
         if "heads" in network:  # the Transformer's; `build_network` divides d_model by them
             rule = f"even and a multiple of heads ({network['heads']})"
         raise UsageError(f"{file}: network.d_model is {network['d_model']}, but must be {rule}")
-    # The network and the settings of the training are made only for the errors that they raise.
-    try:
-        with torch.device("meta"):  # without memory for the weights
-            build_network(recipe.kind, network)
-    except UsageError as error:
-        place = "[network]" if recipe.size else f"[network] with size {size}"
-        raise UsageError(f"{file}, {place}: {error}") from error
-    try:
-        recipe.training_for(size)
-    except UsageError as error:
-        raise UsageError(f"{file}, [training]: {error}") from error
-
-
-def _name(file: Path, name: str) -> str:
-    has_other_characters = any(
-        not character.isalnum() and character not in "-_." for character in name
-    )
-    if not name or name.startswith(".") or has_other_characters:
-        raise UsageError(
-            f"{file}: the name {name!r} cannot be that of a folder: use letters, digits, -, _ and "
-            "dots, and do not begin with a dot"
-        )
-    return name
-
-
-def _corpus(file: Path, table: str, values: Mapping[str, Any]) -> Corpus:
-    """Return the corpus of a table such as [train]; raises UsageError for any mistake in it.
-
-    Its files are not opened, and need not exist.
-    """
-    _check_keys(file, table, values, {"source": str, "target": str, "columns": list})
-    if "source" not in values:
-        raise UsageError(
-            f"{file}: [{table}] lacks source: set source to a file of sentences and target to the "
-            "file of their translations, or source alone to a TSV file with both"
-        )
-    columns = values.get("columns", [0, 1])
-    if [type(column) for column in columns] != [int, int]:
-        raise UsageError(
-            f"{file}: columns of [{table}] is {columns}, but must be two different whole numbers "
-            "of 0 or more: the columns of the source and the target"
-        )
-    folder = file.parent.resolve()  # absolute: the model's card stores the paths of its tests
-    target = folder / values["target"] if "target" in values else None
-    try:
-        return Corpus(
-            source=folder / values["source"],
-            target=target,
-            columns=(columns[0], columns[1]),
-            name=table,
-        )
-    except UsageError as error:
-        raise UsageError(f"{file}, [{table}]: {error}") from error
-
-
-def _rules(file: Path, values: Mapping[str, Any]) -> Rules:
-    _check_keys(file, "rules", values, get_type_hints(Rules))
-    try:
-        return Rules(**values)
-    except UsageError as error:
-        raise UsageError(f"{file}, [rules]: {error}") from error
+    with torch.device("meta"):  # without memory for the weights
+        with_size = "" if recipe.size else f" with size {size}"
+        _made(f"{file}: [network]{with_size}", lambda: build_network(recipe.kind, network))
+    _made(f"{file}: [training]", lambda: recipe.training_for(size))

@@ -1,21 +1,49 @@
 """A market: its exchange, its index, its constituents with their dates, and how it is traded.
 
-Its bounds for good bars are part of it. Trading covers costs, which trades are refused, and how the
-nights follow a ranking of the stocks.
+A class is a table of a market's file: it has the types, the ranges and the defaults of its keys,
+from which the table of keys in `dtml/README.md` is made.
 """
 
 import re
 import warnings
+import zoneinfo
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, field, fields, replace
 from datetime import UTC, date, datetime
-from math import inf
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    Strict,
+    TypeAdapter,
+    ValidationInfo,
+    model_validator,
+)
+from pydantic.dataclasses import dataclass
 
 from dtml.errors import UsageError
-from dtml.markets.table import Table
+from translation.definitions import (
+    STRICT,
+    Count,
+    Day,
+    Definition,
+    DefinitionError,
+    FilePath,
+    Flag,
+    Number,
+    Positive,
+    Text,
+    Whole,
+    must,
+    nearest,
+    one_of,
+    shown,
+)
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -24,193 +52,64 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pandas as pd
 
-COLUMN_NAMES = (
-    "date",
-    "symbol",
-    "open",
-    "high",
-    "low",
-    "close",
-    "adj_close",
-    "volume",
-    "dividend",
-    "split",
+# The codes of exchange_calendars 4.13; listed here because importing that library takes a second.
+# Those with the Orthodox Easter (ASEX, XBEL, XBSE, XCYS) are left out: with pandas 3 it cannot
+# build them.
+_CODES = """
+AIXK BVMF CMES IEPA XAMS XASX XBDA XBKK XBOG XBOM XBRA XBRU XBUD XBUE XCBF XCSE XDUB XDUS XEEE
+XETR XEUR XFRA XHAM XHEL XHKG XICE XIDX XIST XJSE XKAR XKLS XKRX XLIM XLIS XLIT XLJU XLON XLUX
+XMAD XMEX XMIL XMOS XNAS XNYS XNZE XOSL XPAR XPHS XPRA XRIS XSAU XSES XSGO XSHG XSTO XSTU XSWX
+XTAE XTAI XTAL XTKS XTSE XWAR XWBO XZAG 24/5 24/7
+"""
+CALENDARS = frozenset(_CODES.split())
+
+# The levels at which every model has an abstention band: shares of outcomes that are to be covered.
+LEVELS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99)
+BASIS_POINT = 1e-4
+YEAR = 252  # sessions, where no calendar is given; see dtml.prices.sessions.sessions_a_year
+SMALLEST_LIMIT = 0.01  # of a price in a day: rounding to ticks may exceed a smaller one
+LONGEST_COMPARISON = 6 * 3600  # seconds; a night must end before the next session
+
+# Letters, digits and the marks that sources use (BRK-B, BT-A.L, M&M.NS, EURUSD=X, ^GSPC, BRK/B, AAA
+# US Equity), one mark between two letters or digits. So a symbol can be no path out of a folder, no
+# option of a command and no SQL. It is never used as a path all the same.
+_SYMBOL = re.compile(r"\^?[A-Za-z0-9]+(?:[.\-&=_/ ][A-Za-z0-9]+)*", re.ASCII)
+_LONGEST_SYMBOL = 24
+# The same in words, for messages.
+SYMBOL_RULE = (
+    f"1 to {_LONGEST_SYMBOL} characters: ASCII letters and digits, with single . - & = _ / or "
+    "blanks between them, and with ^ in front if you like"
 )
-LAYOUT_KEYS = (
-    "date_format",
-    "volume_unit",
-    "separator",
-    "decimal",
-    "thousands",
-    "encoding",
-    "skip_rows",
-)
-# Besides strptime's formats of dates: days as Excel counts them, and units of time since 1970 in
-# UTC, each with its nanoseconds.
-EXCEL = "excel"
-UNITS = {"seconds": 1_000_000_000, "milliseconds": 1_000_000, "nanoseconds": 1}
 
 
-@dataclass(frozen=True)
-class Columns:
-    """What a market's file says of the layout of its price files.
-
-    What it does not say, None here, is recognised from the price files themselves.
-
-    - headers: for those of `COLUMN_NAMES` that are given, its header in the price file;
-    - date_format: such as "%d.%m.%Y", as Python's strptime reads it, `EXCEL` or one of `UNITS`;
-    - volume_unit: shares in a unit of volume, above 0;
-    - separator, decimal and thousands: one character each;
-    - encoding: the name of a codec, such as cp949;
-    - skip_rows: lines above the header, 0 or more.
-    """
-
-    headers: Mapping[str, str] = field(default_factory=dict)
-    date_format: str | None = None
-    volume_unit: float | None = None
-    separator: str | None = None
-    decimal: str | None = None
-    thousands: str | None = None
-    encoding: str | None = None
-    skip_rows: int = 0
+def is_symbol(text: str) -> bool:
+    """Say whether a text may be a symbol, as `SYMBOL_RULE` says in words."""
+    return len(text) <= _LONGEST_SYMBOL and _SYMBOL.fullmatch(text) is not None
 
 
-def read_columns(table: Table) -> Columns:
-    """Read the table [columns] of a market's file; a mistake raises UsageError with its key."""
-    table.allow(*COLUMN_NAMES, *LAYOUT_KEYS)
-    volume_unit = table.optional("volume_unit", float, None)
-    if volume_unit is not None and not 0 < volume_unit < float("inf"):
-        raise table.error("volume_unit", f"expected a finite number above 0, got {volume_unit}")
-    skip_rows = table.optional("skip_rows", int, 0)
-    if skip_rows < 0:
-        raise table.error("skip_rows", f"expected 0 lines or more, got {skip_rows}")
-    decimal = _character(table, "decimal")
-    thousands = _character(table, "thousands")
-    if decimal is not None and decimal == thousands:
-        raise table.error(
-            "thousands", f"{thousands!r} is also the decimal mark; correct decimal or thousands"
-        )
-    return Columns(
-        headers={name: table.typed(name, str) for name in COLUMN_NAMES if name in table.values},
-        date_format=_date_format(table),
-        volume_unit=volume_unit,
-        separator=_character(table, "separator"),
-        decimal=decimal,
-        thousands=thousands,
-        encoding=_encoding(table),
-        skip_rows=skip_rows,
-    )
+_is_currency = re.compile("[A-Z]{3}").fullmatch
 
 
-def _date_format(table: Table) -> str | None:
-    """Return the format of dates; UsageError for one that does not read a whole date."""
-    written = table.optional("date_format", str, None)
-    if written is None or written == EXCEL or written in UNITS:
-        return written
-    sample = datetime(2026, 11, 24, tzinfo=UTC)
-    with warnings.catch_warnings():
-        # From Python 3.14 on, strptime warns of a format without a year.
-        warnings.simplefilter("error", DeprecationWarning)
-        try:
-            read = datetime.strptime(sample.strftime(written), written)  # noqa: DTZ007 - a date
-        except (ValueError, DeprecationWarning):  # also a directive that strptime does not know
-            read = None
-    if read is None or read.date() != sample.date():
-        others = ", ".join([EXCEL, *UNITS])
-        raise table.error(
-            "date_format",
-            'expected a format of Python\'s strptime with day, month and year such as "%d.%m.%Y", '
-            f"or one of {others}, got {written!r}",
-        )
-    return written
-
-
-def _character(table: Table, key: str) -> str | None:
-    """Return a mark of one character, None where the key is missing.
-
-    It is not read as other texts are, which must be printable: a tab or a blank is a mark.
-    """
-    if key not in table.values:
-        return None
-    value = table.values[key]
-    # A line end or a quote has a meaning of its own in a CSV.
-    if not isinstance(value, str) or len(value) != 1 or not value.isascii() or value in '\r\n"':
-        raise table.error(
-            key,
-            f"expected one ASCII character such as ',' or ';', no quote and no line end, got "
-            f"{value!r}",
-        )
-    return value
-
-
-def _encoding(table: Table) -> str | None:
-    name = table.optional("encoding", str, None)
-    if name is None:
-        return None
+def _is_timezone(name: str) -> bool:
     try:
-        "a".encode(name)  # raises for an unknown name, and for a codec that encodes no text
-    except (LookupError, ValueError) as problem:
-        raise table.error(
-            "encoding", f"unknown encoding {name!r}; give one such as cp949"
-        ) from problem
-    return name
+        zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        return False
+    return True
 
 
-FILE_SUFFIX = ".py"
-GROUP = "dtml.sources"  # of the entry points by which installed packages offer feeds
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-
-@dataclass(frozen=True)
-class FeedAccess:
-    """What the process of a feed is given beyond the network.
-
-    - environment: names of environment variables, such as that of an API key.
-    """
-
-    environment: tuple[str, ...] = ()
-
-
-def is_feed_file(source: str) -> bool:
-    """Return whether the name of a source is the path of a Python file."""
-    return source.endswith(FILE_SUFFIX)
-
-
-def installed_feeds() -> dict[str, "EntryPoint"]:
-    """Return the entry points of `GROUP` by name; none of them is imported."""
-    from importlib.metadata import entry_points
-
-    return {entry.name: entry for entry in entry_points(group=GROUP)}
-
-
-def read_source(table: Table, built_in: Iterable[str], default: str) -> str:
-    """Return the key `source`: a built-in source, an installed feed, or the path of a file.
-
-    Whether the file exists is seen when it is opened. Raises UsageError for any other name.
-    """
-    known = sorted(built_in)
-    name = table.optional("source", str, default)
-    if name in known or is_feed_file(name):
-        return name
-    try:
-        return table.choice("source", [*known, *installed_feeds()])
-    except UsageError as problem:
-        raise UsageError(f"{problem}, or a file of your own such as mine.py") from problem
-
-
-def read_feed(table: Table) -> FeedAccess:
-    """Read the table [feed]; a mistake raises UsageError with its key."""
-    table.allow("environment")
-    names = table.texts("environment")
-    for name in names:
-        if not _VARIABLE.fullmatch(name):
-            raise table.error(
-                "environment",
-                f"{name!r} cannot be the name of an environment variable; give one such as "
-                "VENDOR_KEY",
+def _ascending(days: Sequence[date]) -> Sequence[date]:
+    for before, day in pairwise(days):
+        if day <= before:
+            raise ValueError(
+                f"{day} is listed after {before}; list each date once, the earliest first"
             )
-    return FeedAccess(environment=names)
+    return days
 
+
+Symbol = Annotated[str, Strict(), must(is_symbol, f"a symbol: {SYMBOL_RULE}")]
+CalendarCode = Annotated[str, Strict(), one_of(CALENDARS)]
+Days = Annotated[tuple[Day, ...], AfterValidator(_ascending)]
 
 # The built-in sources; a market may also name a feed of its user's own.
 SourceName = Literal["yahoo", "files", "simulated"]
@@ -219,7 +118,6 @@ Returns = Literal["adj_close", "close"]  # the price that returns are taken from
 ZClose = Literal["raw", "adjusted"]  # the close of the paper's features
 # Which stock-days count: those that the paper labels, or all.
 LabelProtocol = Literal["published", "all"]
-Retrain = Literal["never", "missing"] | int  # when to train; a number is one of sessions
 NetworkName = Literal["dtml", "lstm", "alstm", "adv_alstm", "stocknet"]
 RelativeName = Literal[
     "dtml_relative",
@@ -228,16 +126,8 @@ RelativeName = Literal[
     "adv_alstm_relative",
     "stocknet_relative",
 ]
-RankerName = Literal[
-    "ridge",
-    "boosting",
-    "blend",
-    "dtml",
-    RelativeName,
-    "blend_relative",
-    "own",
-    "earned",
-]
+Candidate = Literal["ridge", "boosting", "blend", "dtml", RelativeName, "blend_relative", "own"]
+RankerName = Literal[Candidate, "earned"]
 # The leg of a return is the time over which it is measured; `dtml.ranking.outcomes` says from which
 # price to which.
 Leg = Literal[
@@ -252,129 +142,290 @@ Leg = Literal[
 ]
 # Which features the rankers read; `dtml.ranking.features` has those of each set.
 FeatureSet = Literal["usual", "long"]
+ComparedField = Literal["open", "high", "low", "close", "adj_close", "volume", "dividend", "split"]
+
+# When to train; a number is one of sessions.
+Retrain = Literal["never", "missing"] | Count
+
+Level = Annotated[Number, must(LEVELS.__contains__, f"one of {', '.join(map(str, LEVELS))}")]
 
 EARNED = "earned"
-# The columns of a bar that can be compared with those of a second source.
-COMPARED_FIELDS = ("open", "high", "low", "close", "adj_close", "volume", "dividend", "split")
+COMPARED_FIELDS: tuple[ComparedField, ...] = get_args(ComparedField)
 LABEL_PROTOCOLS: tuple[LabelProtocol, ...] = get_args(LabelProtocol)
 LEGS: tuple[Leg, ...] = get_args(Leg)
 
-# The codes of exchange_calendars 4.13; listed here because importing that library takes a second.
-# Those with the Orthodox Easter (ASEX, XBEL, XBSE, XCYS) are left out: with pandas 3 it cannot
-# build them.
-_CODES = """
-AIXK BVMF CMES IEPA XAMS XASX XBDA XBKK XBOG XBOM XBRA XBRU XBUD XBUE XCBF XCSE XDUB XDUS XEEE
-XETR XEUR XFRA XHAM XHEL XHKG XICE XIDX XIST XJSE XKAR XKLS XKRX XLIM XLIS XLIT XLJU XLON XLUX
-XMAD XMEX XMIL XMOS XNAS XNYS XNZE XOSL XPAR XPHS XPRA XRIS XSAU XSES XSGO XSHG XSTO XSTU XSWX
-XTAE XTAI XTAL XTKS XTSE XWAR XWBO XZAG 24/5 24/7
-"""
-CALENDARS = frozenset(_CODES.split())
-
-# The keys of [model], with their types; the configurations that they override check the ranges.
-MODEL_KEYS: dict[str, type] = {
-    "window": int,
-    "hidden": int,
-    "heads": int,
-    "beta": float,
-    "dropout": float,
-    "normalisation": str,
-    "identity": float,
-    "protocol": str,
-    "penalty": float,
-    "learning_rate": float,
-    "epochs": int,
-    "first_kept_epoch": int,
-    "patience": int,
-    "batch_days": int,
-    "stocks_a_step": int,
-    "seeds": int,
-    "train_sessions": int,
-    "validation_sessions": int,
-    "gap_sessions": int,
-    "warm_start": bool,
-}
-
-# The levels at which every model has an abstention band: shares of outcomes that are to be covered.
-LEVELS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99)
-
-# Letters, digits and the marks that sources use (BRK-B, BT-A.L, M&M.NS, EURUSD=X, ^GSPC, BRK/B, AAA
-# US Equity), one mark between two letters or digits. So a symbol can be no path out of a folder, no
-# option of a command and no SQL. It is never used as a path all the same.
-_SYMBOL = re.compile(r"\^?[A-Za-z0-9]+(?:[.\-&=_/ ][A-Za-z0-9]+)*", re.ASCII)
-_LONGEST_SYMBOL = 24
-# The same in words, for messages.
-SYMBOL_RULE = (
-    f"1 to {_LONGEST_SYMBOL} characters: ASCII letters and digits, with single . - & = _ / or "
-    "blanks between them, and with ^ in front if you like"
-)
-
-BASIS_POINT = 1e-4
-YEAR = 252  # sessions, where no calendar is given; see dtml.prices.sessions.sessions_a_year
-SMALLEST_LIMIT = 0.01  # of a price in a day: rounding to ticks may exceed a smaller one
-
-Rate = float | tuple[tuple[date, float], ...]  # one for all days, or each from its date on
+# Besides strptime's formats of dates: days as Excel counts them, and units of time since 1970 in
+# UTC, each with its nanoseconds.
+EXCEL = "excel"
+UNITS = {"seconds": 1_000_000_000, "milliseconds": 1_000_000, "nanoseconds": 1}
+COLUMN_NAMES = ("date", "symbol", *COMPARED_FIELDS)
 
 
-def is_symbol(text: str) -> bool:
-    """Say whether a text may be a symbol, as `SYMBOL_RULE` says in words."""
-    return len(text) <= _LONGEST_SYMBOL and _SYMBOL.fullmatch(text) is not None
+def _is_date_format(written: str) -> bool:
+    if written == EXCEL or written in UNITS:
+        return True
+    sample = datetime(2026, 11, 24, tzinfo=UTC)
+    with warnings.catch_warnings():
+        # From Python 3.14 on, strptime warns of a format without a year.
+        warnings.simplefilter("error", DeprecationWarning)
+        try:
+            read = datetime.strptime(sample.strftime(written), written)  # noqa: DTZ007 - a date
+        except (ValueError, DeprecationWarning):  # also a directive that strptime does not know
+            return False
+    return read.date() == sample.date()
 
 
-@dataclass(frozen=True)
-class Constituent:
-    """A stay of a stock in the index.
-
-    `since` is its first day as a constituent, `until` the first day after the stay. A missing date
-    is unknown. A stock that came back has an entry for each stay.
-    """
-
-    symbol: str
-    source_symbol: str
-    name: str | None = None
-    sector: str | None = None
-    since: date | None = None
-    until: date | None = None
+def _is_encoding(name: str) -> bool:
+    try:
+        "a".encode(name)  # raises for an unknown name, and for a codec that encodes no text
+    except (LookupError, ValueError):
+        return False
+    return True
 
 
-@dataclass(frozen=True)
-class Index:
-    """The index of a market.
-
-    Its bars carry `symbol`; its source uses `source_symbol`. An index `of_constituents` needs no
-    source: it is the equal-weight mean of the constituents.
-    """
-
-    symbol: str
-    source_symbol: str
-    name: str
-    of_constituents: bool = False
-
-
-@dataclass(frozen=True)
-class Checks:
-    """Bounds beyond which bars, or a user's own code, are rejected.
-
-    - max_return: largest believable absolute return of one session with no split recorded, a ratio
-      (0.35 is 35 %);
-    - max_missing: share of the constituents, in [0, 1), that may lack a good bar before the night
-      is refused;
-    - stale_share: share of the stocks, in (0, 1]; where so many or more repeat their close at zero
-      volume in a session, these bars are rejected;
-    - max_rank_ic: rank IC, in (0, 1], above which own code is refused as too good to be true; None
-      for .3 or three times that of the market's best one-line rule, whichever is more.
-    """
-
-    max_return: float = 0.35
-    max_missing: float = 0.2
-    stale_share: float = 0.3
-    max_rank_ic: float | None = None
+DateFormat = Annotated[
+    Text,
+    must(
+        _is_date_format,
+        'a format of Python\'s strptime with day, month and year such as "%d.%m.%Y", or one of '
+        f"{', '.join([EXCEL, *UNITS])}",
+    ),
+]
+# A line end or a quote has a meaning of its own in a CSV.
+Mark = Annotated[
+    str,
+    Strict(),
+    must(
+        lambda text: len(text) == 1 and text.isascii() and text not in '\r\n"',
+        "one ASCII character such as ',' or ';', no quote and no line end",
+    ),
+]
 
 
-def _values(rate: Rate) -> list[float]:
+@dataclass(frozen=True, config=STRICT)
+class Columns(Definition):
+    """The layout of price files. What it does not say is recognised from the files themselves."""
+
+    date: Text | None = None
+    """The header of the dates; the keys below are those of the other columns."""
+    symbol: Text | None = None
+    open: Text | None = None
+    high: Text | None = None
+    low: Text | None = None
+    close: Text | None = None
+    adj_close: Text | None = None
+    volume: Text | None = None
+    dividend: Text | None = None
+    split: Text | None = None
+    date_format: DateFormat | None = None
+    """As Python's strptime reads it, or excel, seconds, milliseconds or nanoseconds."""
+    volume_unit: Positive | None = None
+    """Shares in a unit of volume."""
+    separator: Mark | None = None
+    """One character, as are decimal and thousands."""
+    decimal: Mark | None = None
+    thousands: Mark | None = None
+    encoding: Annotated[Text, must(_is_encoding, "an encoding such as cp949")] | None = None
+    """Such as cp949."""
+    skip_rows: Annotated[Whole, Field(ge=0)] = 0
+    """Lines above the header."""
+
+    @model_validator(mode="after")
+    def _has_two_marks(self) -> "Columns":
+        if self.decimal is not None and self.decimal == self.thousands:
+            raise DefinitionError(
+                "thousands",
+                f"{self.thousands!r} is also the decimal mark; correct decimal or thousands",
+            )
+        return self
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Return the headers that are given, by the names of our own columns."""
+        named = {name: getattr(self, name) for name in COLUMN_NAMES}
+        return {name: header for name, header in named.items() if header is not None}
+
+    @property
+    def without_headers(self) -> "Columns":
+        """Return the same layout, whose headers are to be recognised."""
+        nothing: Any = dict.fromkeys(COLUMN_NAMES)
+        return replace(self, **nothing)
+
+
+FILE_SUFFIX = ".py"
+GROUP = "dtml.sources"  # of the entry points by which installed packages offer feeds
+
+
+def is_feed_file(source: str) -> bool:
+    """Return whether the name of a source is the path of a Python file."""
+    return source.endswith(FILE_SUFFIX)
+
+
+def installed_feeds() -> dict[str, "EntryPoint"]:
+    """Return the entry points of `GROUP` by name; none of them is imported."""
+    from importlib.metadata import entry_points
+
+    return {entry.name: entry for entry in entry_points(group=GROUP)}
+
+
+def _source(name: str) -> str:
+    # Whether the file exists is seen when it is opened.
+    known = [*get_args(SourceName), *installed_feeds()]
+    if name not in known and not is_feed_file(name):
+        raise ValueError(
+            f"unknown {shown(name)}{nearest(name, known)}; use one of {', '.join(sorted(known))}, "
+            "or a file of your own such as mine.py"
+        )
+    return name
+
+
+Variable = Annotated[
+    Text,
+    must(
+        re.compile(r"[A-Za-z_][A-Za-z0-9_]*").fullmatch,
+        "the name of an environment variable such as VENDOR_KEY",
+    ),
+]
+
+
+@dataclass(frozen=True, config=STRICT)
+class FeedAccess(Definition):
+    """What the process of a feed is given beyond the network."""
+
+    environment: tuple[Variable, ...] = ()
+    """Environment variables that a feed of your own may read."""
+
+
+def _named(value: Any, info: ValidationInfo) -> Any:
+    """Return a table of a stock, which may be its symbol alone, with its symbol at the source."""
+    table = {"symbol": value} if isinstance(value, str) else value
+    if isinstance(table, dict) and isinstance(table.get("symbol"), str):
+        return {"source_symbol": table["symbol"] + info.data.get("suffix", ""), **table}
+    return table
+
+
+@dataclass(frozen=True, config=STRICT)
+class Constituent(Definition):
+    """A stay of a stock in the index; a stock that came back has an entry for each stay."""
+
+    symbol: Symbol
+    source_symbol: Symbol
+    """The symbol at the source. Default: the symbol with the suffix."""
+    name: Text | None = None
+    sector: Text | None = None
+    since: Day | None = None
+    """First day as a constituent."""
+    until: Day | None = None
+    """First day after the membership."""
+
+
+def _lasts(stay: Constituent) -> Constituent:
+    if stay.since is not None and stay.until is not None and stay.until <= stay.since:
+        raise DefinitionError(
+            "until", f"{stay.until} is not after since, {stay.since}; give a later day"
+        )
+    return stay
+
+
+@dataclass(frozen=True, config=STRICT)
+class Listed(Definition):
+    """The stocks of a market; without any, they are those of the prices."""
+
+    as_of: Day | None = None
+    """The day on which the list was true; required with a list."""
+    complete: Flag = False
+    """Whether the list has all constituents."""
+    count: Whole | None = None
+    """Number of constituents, which is then checked."""
+    suffix: Annotated[str, Strict()] = ""
+    """Appended to a symbol to make that of the source."""
+    members: FilePath | None = None
+    """A CSV table of the constituents of each day."""
+    until: Literal["included", "excluded"] | None = None
+    """Whether a stock is still a constituent on the day in the column until of that table."""
+    symbols: tuple[
+        Annotated[Constituent, BeforeValidator(_named), AfterValidator(_lasts)], ...
+    ] = ()
+    """Symbols, or tables with the keys below."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "Listed":
+        has_list = bool(self.symbols) or self.members is not None
+        if self.complete and not has_list:
+            raise DefinitionError(
+                "complete", "no constituent is listed; list them, or delete this key"
+            )
+        if has_list and self.as_of is None:
+            raise DefinitionError("as_of", "missing; give the date on which the list was valid")
+        if self.members is None and self.until is not None:
+            raise DefinitionError(
+                "until", "has an effect only with members; add members, or delete this key"
+            )
+        if self.members is not None and self.until is None:
+            raise DefinitionError(
+                "until",
+                'missing; set it to "included" if a stock is still a member on the day in the '
+                'column until, or to "excluded" if that day is the first after its membership',
+            )
+        if self.members is None and self.count not in (None, len(self.symbols)):
+            raise DefinitionError(
+                "count",
+                f"says {self.count}, but symbols has {len(self.symbols)} entries; correct either, "
+                "or delete count",
+            )
+        return self
+
+
+@dataclass(frozen=True, config=STRICT)
+class Index(Definition):
+    """The index of a market."""
+
+    symbol: Symbol
+    """Its symbol in the prices."""
+    source_symbol: Symbol
+    """Its symbol at the source. Default: symbol."""
+    name: Text
+    of_constituents: Flag = False
+    """true where no source has it: the equal-weight mean of the constituents."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class Checks(Definition):
+    """Bounds beyond which bars, or a user's own code, are doubted."""
+
+    max_return: Positive = 0.35
+    """A larger return of a session (0.35 is 35 %) without a recorded split is rejected."""
+    max_missing: Annotated[Number, Field(ge=0, lt=1)] = 0.2
+    """A night is refused if a larger share of the constituents lacks a good bar."""
+    stale_share: Annotated[Number, Field(gt=0, le=1)] = 0.3
+    """A session's bars that repeat the close at no volume are rejected from this share on."""
+    max_rank_ic: Annotated[Number, Field(gt=0, le=1)] | None = None
+    """A higher rank IC of own code is doubted. Default: .3, or three times the best rule's."""
+
+
+class Since(NamedTuple):
+    """A rate, from a day on."""
+
+    since: Day
+    rate: Number
+
+
+def _in_order(rates: tuple[Since, ...]) -> tuple[Since, ...]:
+    _ascending([since for since, _ in rates])
+    return rates
+
+
+# One for all days, or each from its day on.
+Rate = Number | Annotated[tuple[Since, ...], Field(min_length=1), AfterValidator(_in_order)]
+
+
+def _rates(rate: Rate) -> list[float]:
     """Return all values that a rate has, whatever their dates."""
-    if isinstance(rate, float | int):
-        return [rate]
-    return [value for _, value in rate]
+    return [rate] if isinstance(rate, float | int) else [value for _, value in rate]
+
+
+def _at_least(least: float) -> AfterValidator:
+    return must(lambda rate: min(_rates(rate)) >= least, f"a rate of {least:g} or more")
 
 
 def rate_on(rate: Rate, sessions: "pd.DatetimeIndex") -> "npt.NDArray[np.float64]":
@@ -390,29 +441,21 @@ def rate_on(rate: Rate, sessions: "pd.DatetimeIndex") -> "npt.NDArray[np.float64
     return np.asarray(values[np.maximum(dates_begun - 1, 0)], dtype=float)
 
 
-@dataclass(frozen=True)
-class Costs:
-    """The costs of trading, in basis points, each 0 or more.
+Cost = Annotated[Rate, _at_least(0)]
 
-    `commission` and `half_spread` (half of the quoted spread between bid and ask) are paid on the
-    value of every purchase and of every sale, `purchase_tax` and `sale_tax` only on purchases and
-    on sales; `borrow` is paid per year on the value held short.
-    """
 
-    commission: Rate = 1.0
-    half_spread: Rate = 2.0
-    borrow: Rate = 50.0
-    purchase_tax: Rate = 0.0
-    sale_tax: Rate = 0.0
+@dataclass(frozen=True, config=STRICT)
+class Costs(Definition):
+    """The costs of trading, in basis points."""
 
-    def __post_init__(self) -> None:
-        for cost in fields(self):
-            for value in _values(getattr(self, cost.name)):
-                if not 0 <= value < inf:
-                    raise UsageError(
-                        f"{cost.name} must be a finite number of basis points, 0 or more, got "
-                        f"{value}"
-                    )
+    commission: Cost = 1.0
+    """Paid on the value of every purchase and of every sale."""
+    half_spread: Cost = 2.0
+    """Half of the quoted spread between bid and ask, paid as the commission is."""
+    borrow: Cost = 50.0
+    """Paid per year on the value held short."""
+    purchase_tax: Cost = 0.0
+    sale_tax: Cost = 0.0
 
     def of_trades(
         self, sessions: "pd.DatetimeIndex"
@@ -435,49 +478,71 @@ FREE = Costs(commission=0.0, half_spread=0.0, borrow=0.0)
 STANDARD = Costs()
 
 
-@dataclass(frozen=True)
-class Trading:
+TradingKey = Literal[
+    "commission",
+    "half_spread",
+    "borrow",
+    "purchase_tax",
+    "sale_tax",
+    "price_limit",
+    "lot",
+    "top",
+    "smooth",
+    "band",
+]
+
+
+@dataclass(frozen=True, config=STRICT)
+class Trading(Costs):
     """How a market is traded.
 
-    A stock that opens `price_limit` (a ratio; 0.3 is 30 %) above the close before cannot be bought,
-    one that opens as far below it cannot be sold; None where the exchange has no such limit. Orders
-    are for multiples of `lot` shares. The nights hold the `top` stocks of the ranking, in equal
-    parts, or fewer of a short ranking (`dtml.backtest.turnover.targets`): by the mean rank of the
-    last `smooth` nights. With a `band` above 1, a stock held is kept while its place is at most
-    `band` times their number. `sources` gives the source and the date of each fact.
+    The nights hold the `top` stocks of the ranking, in equal parts, or fewer of a short ranking
+    (`dtml.backtest.turnover.targets`).
     """
 
-    costs: Costs = STANDARD
-    price_limit: Rate | None = None
-    lot: int = 1
-    top: int = 20
-    smooth: int = 1
-    band: float = 1.0
-    sources: dict[str, str] = field(default_factory=dict, compare=False)
+    price_limit: Annotated[Rate, _at_least(SMALLEST_LIMIT)] | None = None
+    """A stock that opens this ratio above the close before cannot be bought, one below not sold."""
+    lot: Count = 1
+    """Orders are for multiples of so many shares."""
+    top: Count = 20
+    """Stocks that the nights hold."""
+    smooth: Count = 1
+    """Nights whose mean rank decides."""
+    band: Annotated[Number, Field(ge=1)] = 1.0
+    """A stock held is kept while its rank is at most so many times top."""
+    sources: dict[TradingKey, Text] = field(default_factory=dict, compare=False)
+    """Where each of the keys above is from, and when it was true."""
 
-    def __post_init__(self) -> None:
-        for name in ("lot", "top", "smooth", "band"):
-            value = getattr(self, name)
-            if not value >= 1:  # NaN is refused too
-                raise UsageError(f"{name} must be 1 or more, got {value}")
-        limits = [] if self.price_limit is None else _values(self.price_limit)
-        for limit in limits:
-            if not SMALLEST_LIMIT <= limit < inf:
-                raise UsageError(
-                    f"price_limit must be a finite ratio of {SMALLEST_LIMIT} or more, got {limit}; "
-                    "leave it out where the exchange has no such limit"
-                )
+    @property
+    def costs(self) -> Costs:
+        """Return the costs alone."""
+        return Costs(**{each.name: getattr(self, each.name) for each in fields(Costs)})
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """Return all settings as the store keeps them, the costs apart."""
+        settings = asdict(self)
+        costs = {each.name: settings.pop(each.name) for each in fields(Costs)}
+        return {"costs": costs, **settings}
+
+
+@dataclass(frozen=True, config=STRICT)
+class Sessions(Definition):
+    """What exchange_calendars lacks or does not know yet."""
+
+    source: Text
+    """Where these dates were announced."""
+    known_to: Day | None = None
+    """From the calendar's end to this day, usual weekdays are sessions."""
+    holidays: Days = ()
+    """These days are no sessions."""
+    extra: Days = ()
+    """These days are sessions."""
 
 
 @dataclass(frozen=True)
 class Calendar:
-    """An exchange's calendar, with sessions that exchange_calendars lacks or does not have yet.
-
-    - code is one of exchange_calendars;
-    - known_to is the last day described: after the last session of the library, each usual weekday
-      up to it is a session;
-    - holidays are no sessions and extra are sessions, whatever the library says.
-    """
+    """An exchange's calendar with the `Sessions` that a user adds."""
 
     code: str
     known_to: date | None = None
@@ -491,100 +556,205 @@ class Calendar:
 AnyCalendar = str | Calendar
 
 
-@dataclass(frozen=True)
-class SecondSource:
-    """Another source of a market's bars, with which the bars that a night stores are compared.
-
-    - source names it; prices and index are the paths that "files" reads;
-    - symbols maps each of the market's symbols that it calls otherwise to its own; suffix is
-      appended to the symbols of all others (None: it knows the market's symbols or source symbols);
-    - fields are the columns of a bar that are compared;
-    - price_unit is the value of 1 in its prices, in the market's currency: .01 where it gives
-      pence;
-    - seconds is the time after which a comparison is given up;
-    - columns is what is said of the layout of its files.
-    """
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class SecondSource(Definition):
+    """Another source of a market's bars, with which the bars that a night stores are compared."""
 
     source: SourceName
-    prices: Path | None = None
-    index: Path | None = None
-    symbols: Mapping[str, str] = field(default_factory=dict)
-    suffix: str | None = None
-    fields: tuple[str, ...] = COMPARED_FIELDS
-    price_unit: float = 1.0
-    seconds: float = 600.0
+    prices: FilePath | None = None
+    """The file or folder that "files" reads."""
+    index: FilePath | None = None
+    """The file of the index, if it is another one."""
+    symbols: dict[str, Symbol] = field(default_factory=dict)
+    """Its symbols by the market's, where they differ."""
+    suffix: Text | None = None
+    """Appended to the symbols of all other stocks."""
+    fields: Annotated[tuple[ComparedField, ...], Field(min_length=1)] = COMPARED_FIELDS
+    """What is compared. Default: all."""
+    price_unit: Positive = 1.0
+    """The value of 1 in its prices, in the market's currency: .01 where it gives pence."""
+    seconds: Annotated[Number, Field(gt=0, le=LONGEST_COMPARISON)] = 600.0
+    """A comparison is given up after this time."""
     columns: Columns = field(default_factory=Columns)
 
+    @model_validator(mode="after")
+    def _fits_together(self) -> "SecondSource":
+        if self.source == "files" and self.prices is None:
+            raise DefinitionError("prices", "missing; give the file or folder of the second source")
+        for key in ("prices", "index"):
+            if self.source != "files" and getattr(self, key) is not None:
+                raise DefinitionError(
+                    key,
+                    f'the source "{self.source}" reads no files; delete this key, or set '
+                    'source = "files" and give prices',
+                )
+        symbol_of: dict[str, str] = {}
+        for symbol, name in self.symbols.items():
+            other = symbol_of.setdefault(name, symbol)
+            if other != symbol:
+                raise DefinitionError(
+                    f"symbols.{symbol}", f"{name!r} is also given for {other}; give each its own"
+                )
+        return self
 
-@dataclass(frozen=True)
-class Market:
+
+@dataclass(frozen=True, config=STRICT)
+class ModelSettings(Definition):
+    """Settings of the model and its training, whose configurations check the ranges."""
+
+    window: Whole | None = None
+    """Sessions that the model sees."""
+    hidden: Whole | None = None
+    heads: Whole | None = None
+    beta: Number | None = None
+    dropout: Number | None = None
+    normalisation: Literal["per_stock", "shared"] | None = None
+    identity: Number | None = None
+    protocol: LabelProtocol | None = None
+    penalty: Number | None = None
+    learning_rate: Number | None = None
+    epochs: Whole | None = None
+    first_kept_epoch: Whole | None = None
+    patience: Whole | None = None
+    batch_days: Whole | None = None
+    stocks_a_step: Whole | None = None
+    """Of a market of thousands of stocks."""
+    seeds: Whole | None = None
+    train_sessions: Whole | None = None
+    validation_sessions: Whole | None = None
+    gap_sessions: Whole | None = None
+    warm_start: Flag | None = None
+
+
+def _model(values: dict[str, Any]) -> dict[str, Any]:
+    settings = TypeAdapter(ModelSettings).validate_python(values)
+    # In the order of the file: digests that stores hold are made of it.
+    return {name: getattr(settings, name) for name in values}
+
+
+def _has_no_repeat(names: Sequence[str]) -> bool:
+    return len(set(names)) == len(names)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class MarketKeys(Definition):
+    """The keys of a market's file that its market has as they are."""
+
+    title: Text
+    """What pages call the market."""
+    timezone: Annotated[Text, must(_is_timezone, "a time zone such as Asia/Seoul")]
+    """Of the exchange, such as Asia/Seoul."""
+    currency: Annotated[Text, must(_is_currency, "an ISO 4217 code such as USD")]
+    """A code of ISO 4217, such as KRW."""
+    index: Annotated[Index, BeforeValidator(_named)]
+    facts: tuple[Text, ...] = ()
+    """Where each number comes from."""
+    source: Annotated[Text, AfterValidator(_source)] = "yahoo"
+    """yahoo, files, simulated, or a feed of your own, such as "mine.py"."""
+    checks: Checks = Checks()
+    trading: Trading = field(default_factory=Trading)
+    returns: Returns = "adj_close"
+    """The price from which returns are computed."""
+    z_close: ZClose = "adjusted"
+    """The close of the feature z_close: adjusted for splits, or raw as in the paper."""
+    leg: Leg = "next_close"
+    """The holding period whose returns the ranking predicts."""
+    features: FeatureSet = "usual"
+    """What the rankers read."""
+    ranker: RankerName = "blend"
+    """The ranker whose ranking the nights show; earned is the best of the candidates."""
+    candidates: Annotated[
+        tuple[Candidate, ...], Field(min_length=2), must(_has_no_repeat, "each ranker once")
+    ] = ("ridge", "boosting", "blend", "dtml")
+    """The rankers among which earned chooses."""
+    retrain: Retrain = 63
+    """When to train: if there is no model (missing), or every so many sessions."""
+    level: Level = 0.8
+    """Of the abstention band: .5, .55, ... .95 or .99."""
+    model: Annotated[dict[str, Any], AfterValidator(_model)] = field(default_factory=dict)
+    columns: Columns = field(default_factory=Columns)
+    feed: FeedAccess = field(default_factory=FeedAccess)
+    second_source: SecondSource | None = None
+    code: FilePath | None = None
+    """Your own features and model, a Python file beside this one."""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class MarketFile(MarketKeys):
+    """What a market's file says."""
+
+    calendar: CalendarCode
+    """A code of exchange_calendars."""
+    sessions: Sessions | None = None
+    constituents: Listed = field(default_factory=Listed)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "MarketFile":
+        if self.ranker != EARNED and self.candidates != MarketKeys.candidates:
+            raise DefinitionError(
+                "candidates",
+                f'used only with ranker = "{EARNED}", which shows the best of these rankers: set '
+                "that, or delete candidates",
+            )
+        if self.code is None and "own" in (self.ranker, *self.candidates):
+            raise DefinitionError(
+                "code", 'missing; give the path of a Python file, which the ranker "own" needs'
+            )
+        return self
+
+
+# The fields of a market that decide figures once the prices are read, in the order of digests.
+SETTINGS = (
+    "name",
+    "title",
+    "calendar",
+    "timezone",
+    "currency",
+    "index",
+    "constituents",
+    "constituents_as_of",
+    "constituents_complete",
+    "facts",
+    "source",
+    "checks",
+    "trading",
+    "returns",
+    "z_close",
+    "leg",
+    "features",
+    "ranker",
+    "candidates",
+    "retrain",
+    "level",
+    "model",
+)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Market(MarketKeys):
     """A market as its file describes it.
 
-    - calendar is a code of exchange_calendars, or one with sessions of the market's file;
     - constituents, if empty, are the stocks in the prices that the user names;
     - of_prices says that the constituents are not those of the list, but all stocks in the prices;
     - members is the text of the table that dates the constituents; None where no table does;
-    - returns names the price that returns and averages are taken from;
-    - z_close says how the feature of that name is computed: "raw" as in the paper, "adjusted" from
-      the adjusted close where a split lies between two bars;
-    - leg names the time over which the returns are measured by which the nights rank the stocks
-      (`dtml.ranking.outcomes`);
-    - features names the set of features that the rankers read (`dtml.ranking.features`);
-    - ranker names the ranker whose ranking the nights show; "earned" is the champion, the one of
-      the candidates that has shown itself the best (`dtml.evaluation.evidence`);
-    - retrain says when to train: "never", when a model is "missing", or every so many sessions;
-    - level is the share of outcomes, above 0 and below 1, that the night's directions are to cover
-      (an abstention band);
-    - model overrides settings of the model and of the training;
-    - columns is what its file says of the layout of price files;
-    - feed is what the process of a source of the user's own is given;
-    - second_source is another source, with which each night's bars are compared;
-    - code is a user's own features and model;
     - file is the path of a user's own market, with its text.
     """
 
     name: str
-    title: str
     calendar: AnyCalendar
-    timezone: str
-    currency: str
-    index: Index
     constituents: tuple[Constituent, ...] = ()
     constituents_as_of: date | None = None
     constituents_complete: bool = False
     of_prices: bool = False
     members: str | None = field(default=None, compare=False)
-    facts: tuple[str, ...] = ()
-    source: str = "yahoo"
-    checks: Checks = Checks()
-    trading: Trading = field(default_factory=Trading)
-    returns: Returns = "adj_close"
-    z_close: ZClose = "adjusted"
-    leg: Leg = "next_close"
-    features: FeatureSet = "usual"
-    ranker: RankerName = "blend"
-    candidates: tuple[RankerName, ...] = ("ridge", "boosting", "blend", "dtml")
-    retrain: Retrain = 63
-    level: float = 0.8
-    model: Mapping[str, object] = field(default_factory=dict)
-    columns: Columns = field(default_factory=Columns)
-    feed: FeedAccess = field(default_factory=FeedAccess)
-    second_source: SecondSource | None = None
-    code: Path | None = None
     file: tuple[Path, str] | None = field(default=None, compare=False)
 
     @property
     def settings(self) -> dict[str, object]:
         """Return all that decides figures once the prices are read, by the names of the fields."""
-        settings = asdict(self)
-        del settings["columns"]  # they decide only how prices are read
-        del settings["feed"]  # as above
-        del settings["second_source"]  # it is compared with, and decides nothing
-        del settings["code"]  # a path; the text of the file at it decides
-        del settings["file"]  # its contents are the other settings
-        del settings["of_prices"]  # it is only said: the constituents decide
-        del settings["members"]  # the constituents are read from it
-        del settings["trading"]["sources"]  # words, which decide nothing
+        every = asdict(self) | {"trading": self.trading.settings}
+        del every["trading"]["sources"]  # words, which decide nothing
+        settings = {name: every[name] for name in SETTINGS}
         if self.features == "usual":  # as if the key did not exist: digests stay as they were
             del settings["features"]
         return settings

@@ -46,7 +46,10 @@ class LookAheadError(DtmlError):
 
 
 BasisPoints = Annotated[
-    float | None, typer.Option(help="Basis points instead of the market's; borrow is per year.")
+    float | None,
+    typer.Option(
+        min=0, max=10_000, help="Basis points instead of the market's; borrow is per year."
+    ),
 ]
 WORKERS = typer.Option(min=1, help="Processes that train folds in parallel.")
 CLUSTER = typer.Option(help="Address of a Dask scheduler to run folds on, tcp://HOST:PORT.")

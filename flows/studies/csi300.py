@@ -268,7 +268,7 @@ class Csi300(RankingStudy):
             pd.DataFrame(),
             first=scored[0].date(),
             last=scored[-1].date(),
-            config={**self.config, "table": table, "trading": asdict(self.market.trading)},
+            config={**self.config, "table": table, "trading": self.market.trading.settings},
             seconds=time.perf_counter() - start,
         )
         self.save(found)

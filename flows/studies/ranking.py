@@ -321,7 +321,7 @@ class Walk(RankingStudy):
             **asdict(self.rankers),
             "features": list(FEATURE_SETS[self.market.features]),
             "max_return": self.market.checks.max_return,
-            "trading": asdict(self.market.trading),
+            "trading": self.market.trading.settings,
             **own_code_record(self.context),
         }
 

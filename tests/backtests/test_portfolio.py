@@ -16,7 +16,7 @@ from dtml.backtest.portfolio import (
     positions,
 )
 from dtml.backtest.quotes import Quotes
-from dtml.errors import DtmlError, UsageError
+from dtml.errors import DtmlError
 from dtml.markets.definition import FREE, Costs
 from tests.support.bounds import assert_arrays_close_in_float64, in_float64
 
@@ -335,12 +335,6 @@ def test_a_name_says_form_fill_and_whether_trading_is_free() -> None:
     assert Strategy("long_short", costs=FREE).name == "long-short, next open, no costs"
     assert Strategy("long", "close", costs=FREE).name == "long, close, no costs (the paper's)"
     assert Strategy("weighted", "close").name == "weighted, close"
-
-
-@pytest.mark.parametrize("cost", [-1.0, NAN, np.inf])
-def test_a_cost_is_zero_or_more(cost: float) -> None:
-    with pytest.raises(UsageError, match=f"spread.*{cost}"):
-        Costs(half_spread=cost)
 
 
 def leaping(

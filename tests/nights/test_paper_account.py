@@ -5,7 +5,7 @@ night after night, on both engines.
 import json
 import logging
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from types import ModuleType
@@ -25,7 +25,7 @@ from dtml.backtest.turnover import track_of
 from dtml.errors import DtmlError
 from dtml.experiments import vary
 from dtml.features import FEATURES
-from dtml.markets.definition import FREE, Costs, Trading
+from dtml.markets.definition import FREE, Trading
 from dtml.prices.sessions import next_session, sessions_up_to
 from flows.morning import after_costs
 from flows.nightly import paper
@@ -46,7 +46,7 @@ from tests.support.nights import AS_OF, BARS
 MANY, FEW = 80, 12
 LAST = date(2024, 2, 7)
 NIGHTS = sessions_up_to("XNYS", LAST, MANY)
-TRADING = Trading(Costs(3.0, 4.0, 0.0, purchase_tax=5.0, sale_tax=20.0), top=4, smooth=3, band=2.0)
+TRADING = Trading(3.0, 4.0, 0.0, purchase_tax=5.0, sale_tax=20.0, top=4, smooth=3, band=2.0)
 
 
 @pytest.fixture
@@ -318,7 +318,7 @@ def test_fine_lots_bring_the_account_to_what_its_next_fill_holds_at_the_same_pri
     """With an open at the last close, free trades and lots of nearly nothing:
     also what has doubled is kept.
     """
-    market = replace(traded.market, trading=replace(TRADING, costs=FREE, band=5.0))
+    market = replace(traded.market, trading=replace(TRADING, **asdict(FREE), band=5.0))
     traded = replace(traded, market=market)
     followed(traded, FEW)
     capital, last = 1e12, NIGHTS[FEW - 1].date()

@@ -125,7 +125,7 @@ def test_columns_of_two_layouts_are_refused_and_a_markets_file_decides(tmp_path:
     with pytest.raises(UsageError, match=r"EODHD \(Adjusted_close\).*Tiingo \(divCash"):
         FileSource(MARKET, tmp_path / "p.csv").symbols()
     stated = {"adj_close": "Adjusted_close", "dividend": "divCash", "split": "splitFactor"}
-    market = replace(MARKET, columns=Columns(headers=stated))
+    market = replace(MARKET, columns=Columns(**stated))
     found = read(FileSource(market, tmp_path / "p.csv"))
     pd.testing.assert_frame_equal(found, in_our_layout(bars(), tmp_path), check_exact=True)
 
@@ -268,9 +268,9 @@ def test_a_markets_file_says_how_its_prices_are_written(tmp_path: Path) -> None:
         ('"%d.%m.%Y"', '"DD.MM.YYYY"', r"columns.date_format:.*month and year.*'DD.MM.YYYY'"),
         ('"%d.%m.%Y"', '"%d.%m."', r"columns.date_format:.*strptime"),
         ('"%d.%m.%Y"', '"%Q"', r"columns.date_format:.*excel, seconds, milliseconds"),
-        ('"cp1252"', '"klingon"', r"columns.encoding: unknown encoding 'klingon'"),
-        ('"cp1252"', '"hex"', r"columns.encoding: unknown encoding 'hex'"),
-        ("volume_unit = 1000", "volume_unit = 0", r"columns.volume_unit:.*finite number"),
+        ('"cp1252"', '"klingon"', r"columns.encoding: .*'klingon'"),
+        ('"cp1252"', '"hex"', r"columns.encoding: .*'hex'"),
+        ("volume_unit = 1000", "volume_unit = 0", r"columns.volume_unit:.*above 0"),
         ("skip_rows = 2", "skip_rows = -1", r"columns.skip_rows: expected 0"),
         ("date = ", "dates = ", r"columns.dates: unknown.*perhaps date\b"),
     ],
@@ -283,7 +283,7 @@ def test_a_mistake_in_columns_is_named(old: str, new: str, said: str, tmp_path: 
 
 def test_a_column_that_a_markets_file_names_and_a_file_lacks_is_said(tmp_path: Path) -> None:
     long().to_csv(tmp_path / "p.csv", index=False)
-    market = replace(MARKET, columns=Columns(headers={"date": "Tag"}))
+    market = replace(MARKET, columns=Columns(date="Tag"))
     with pytest.raises(UsageError, match=r"\[columns\] .*date = 'Tag'"):
         read(FileSource(market, tmp_path / "p.csv"))
 
@@ -295,7 +295,7 @@ def test_a_column_that_seems_to_be_the_volume_is_said_and_then_read(tmp_path: Pa
     assert re.match(
         r"the column 'Vol'.*left out.*\[columns\] volume = \"Vol\"$", source.remark() or ""
     )
-    market = replace(MARKET, columns=Columns(headers={"volume": "Vol"}))
+    market = replace(MARKET, columns=Columns(volume="Vol"))
     told = FileSource(market, tmp_path / "p.csv")
     assert read(told)["volume"].tolist() == [1000.0] * 13
     assert told.remark() is None

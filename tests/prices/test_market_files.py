@@ -115,7 +115,7 @@ def test_a_name_that_neither_the_package_nor_the_store_knows_is_refused(
         read_market("mien")
     mine.write_text("title = 1")
     code, _, complaint = command("fetch", "mine", "--as-of", str(AS_OF))
-    assert (code, f"{mine}: calendar: missing" in " ".join(complaint.split())) == (2, True), (
+    assert (code, f"{mine}: title: expected text" in " ".join(complaint.split())) == (2, True), (
         complaint
     )
 

@@ -121,23 +121,10 @@ def test_a_market_trains_never_when_missing_or_every_so_many_sessions(
     assert str(_read(tmp_path, f"retrain = {retrain}\n{LEAST}").retrain) == retrain.strip('"')
 
 
-@pytest.mark.parametrize(
-    ("key", "advice"),
-    [
-        ("title", "text"),
-        ("calendar", "24/5, 24/7, AIXK"),
-        ("timezone", "Asia/Seoul"),
-        ("currency", "USD"),
-    ],
-)
-def test_what_is_missing_is_named(tmp_path: Path, key: str, advice: str) -> None:
-    text = "\n".join(line for line in LEAST.splitlines() if not line.startswith(key))
-    assert re.match(f"{key}: missing;.*{advice}", _complaint(tmp_path, text))
-
-
-def test_an_index_is_missed(tmp_path: Path) -> None:
-    without_index = LEAST.partition("[index]")[0]
-    assert re.match(r"index\.symbol: missing;.*symbol$", _complaint(tmp_path, without_index))
+@pytest.mark.parametrize("key", ["title", "calendar", "timezone", "currency", "index"])
+def test_what_is_missing_is_named(tmp_path: Path, key: str) -> None:
+    text = LEAST.partition("[index]")[0] if key == "index" else re.sub(f"{key} =.*", "", LEAST)
+    assert _complaint(tmp_path, text).startswith(f"{key}: missing")
 
 
 @pytest.mark.parametrize(
@@ -145,18 +132,15 @@ def test_an_index_is_missed(tmp_path: Path) -> None:
     [
         ("titel = 1", "titel: unknown key, perhaps title;.*calendar"),
         ('"a\\nb" = 1', r"'a\\nb': unknown key"),
-        (
-            'retrain = "nightly"',
-            'retrain: expected "never", "missing".*whole number.*\'nightly\'',
-        ),
-        ("retrain = 0", "retrain: expected"),
+        ('retrain = "nightly"', "retrain: expected 'never' or 'missing'.*number.*'nightly'"),
+        ("retrain = 0", "retrain: expected .*1 or more, got 0"),
         ("retrain = true", "retrain: expected"),
         ('source = "bloomberg"', "source: unknown 'bloomberg';.*files, simulated,.*yahoo"),
-        ('returns = "adj"', "returns: unknown 'adj'"),
-        ("z_close = 1", "z_close: expected text,.* 1$"),
-        ('facts = "one"', "facts:.*list of strings"),
-        ("checks = 3", r"checks:.*table \[checks\],.* 3$"),
-        ("trading.sources = 3", r"trading\.sources:.*table \[trading\.sources\],.* 3$"),
+        ('returns = "adj"', "returns: expected 'adj_close'.*'adj'"),
+        ("level = 0.81", "level: .*0.8, 0.85.*0.81"),
+        ('facts = "one"', "facts: expected a list"),
+        ("name = 'x'", "name: unknown key"),
+        ("checks = 3", "checks: expected a table, got 3"),
     ],
 )
 def test_a_wrong_key_or_value_at_the_top_is_named(tmp_path: Path, top: str, complaint: str) -> None:
@@ -164,80 +148,58 @@ def test_a_wrong_key_or_value_at_the_top_is_named(tmp_path: Path, top: str, comp
 
 
 @pytest.mark.parametrize(
-    ("line", "wrong", "complaint"),
+    ("key", "wrong", "complaint"),
     [
-        ('title = "My market"', "title = 1", "title: expected text,.* 1$"),
-        ('title = "My market"', 'title = " "', "title: expected printable text"),
-        ('title = "My market"', 'title = "a\\nb"', "title: expected printable text"),
-        (
-            'calendar = "XKRX"',
-            'calendar = "KRX"',
-            "calendar: unknown 'KRX', perhaps XKRX;.*24/5, 24/7",
-        ),
-        (
-            'timezone = "Asia/Seoul"',
-            'timezone = "Asia/Soul"',
-            "timezone: unknown .*'Asia/Soul'",
-        ),
-        (
-            'timezone = "Asia/Seoul"',
-            'timezone = "/etc/passwd"',
-            "timezone: unknown .*'/etc/passwd'",
-        ),
-        (
-            'timezone = "Asia/Seoul"',
-            'timezone = "../passwd"',
-            r"timezone: unknown .*'\.\./passwd'",
-        ),
-        ('timezone = "Asia/Seoul"', 'timezone = "Asia"', "timezone: unknown .*'Asia'"),
-        (
-            'currency = "KRW"',
-            'currency = "won"',
-            "currency:.*ISO 4217.* USD,.*'won'",
-        ),
-        ('symbol = "^KS11"', 'symbol = "../KS11"', r"index\.symbol: '\.\./KS11'.*valid symbol"),
-        ('name = "KOSPI"', 'nmae = "KOSPI"', r"index\.nmae: unknown.*perhaps name"),
+        ("title", "1", "title: expected text.* 1$"),
+        ("title", '" "', "title: expected printable text"),
+        ("title", '"a\\nb"', "title: expected printable text"),
+        ("calendar", '"KRX"', "calendar: unknown 'KRX', perhaps XKRX;.*24/5, 24/7"),
+        ("timezone", '"Asia/Soul"', "timezone: expected .*'Asia/Soul'"),
+        ("timezone", '"/etc/passwd"', "timezone: expected .*'/etc/passwd'"),
+        ("timezone", '"../passwd"', r"timezone: expected .*'\.\./passwd'"),
+        ("timezone", '"Asia"', "timezone: expected .*'Asia'"),
+        ("currency", '"won"', "currency:.*ISO 4217.* USD,.*'won'"),
+        ("symbol", '"../KS11"', r"index\.symbol: expected a symbol.*'\.\./KS11'"),
+        ("name", '"KOSPI"\nnmae = 1', r"index\.nmae: unknown.*perhaps name"),
     ],
 )
 def test_a_wrong_value_is_named_with_its_key(
-    tmp_path: Path, line: str, wrong: str, complaint: str
+    tmp_path: Path, key: str, wrong: str, complaint: str
 ) -> None:
-    assert line in LEAST
-    assert re.match(complaint, _complaint(tmp_path, LEAST.replace(line, wrong)))
+    text = "\n".join(
+        f"{key} = {wrong}" if line.startswith(f"{key} =") else line for line in LEAST.splitlines()
+    )
+    assert re.match(complaint, _complaint(tmp_path, text))
 
 
 @pytest.mark.parametrize(
     ("tail", "complaint"),
     [
-        ("[checks]\nmax_return = 0", r"checks\.max_return:.*finite.*above 0,.* 0\.0$"),
-        ("[checks]\nmax_return = inf", r"checks\.max_return:.*finite.*above 0"),
-        ("[checks]\nmax_return = nan", r"checks\.max_return:.*finite.*above 0"),
+        ("[checks]\nmax_return = 0", r"checks\.max_return:.*above 0, got 0$"),
+        ("[checks]\nmax_return = inf", r"checks\.max_return:.*finite"),
         ('[checks]\nmax_return = "0.3"', r"checks\.max_return:.*number,.*'0\.3'"),
-        ("[checks]\nmax_missing = 1", r"checks\.max_missing:.*share of 0 or"),
-        ("[checks]\nstale_share = 0", r"checks\.stale_share:.*share above 0"),
-        ("[checks]\nmax_rank_ic = 1.5", r"checks\.max_rank_ic:.*above 0"),
+        ("[checks]\nmax_missing = 1", r"checks\.max_missing:.*below 1"),
         ("[checks]\nstale = 1", r"checks\.stale: unknown.*perhaps stale_share"),
         ("[sessions]\nknown_to = 2027-12-31", r"sessions\.source: missing"),
-        (
-            '[sessions]\nsource = "x"\nholiday = []',
-            r"sessions\.holiday: unknown.*perhaps holidays",
-        ),
-        (
-            '[sessions]\nsource = "x"\nextra = [2026-01-20, 5]',
-            r"sessions\.extra:.*list of dates.*\[2026-01-20\],.*2.* 5$",
-        ),
-        ('[trading]\nband = "x"', "trading.band: expected a number"),
+        ('[sessions]\nsource = "x"\nextra = [2026-01-20, 5]', r"sessions\.extra\[2\]:.*date.* 5$"),
         (
             '[sessions]\nsource = "x"\nextra = [2027-02-01, 2027-01-31]',
             r"sessions\.extra: 2027-01-31 .*after 2027-02-01",
         ),
+        ("[trading]\nsale_tax = -1", r"trading\.sale_tax:.* 0 or more, got -1"),
+        ("[trading]\nsale_tax = []", r"trading\.sale_tax:.*1 items or more"),
+        (
+            "[trading]\nsale_tax = [{since = 2026-01-20, rate = 'x'}]",
+            r"trading\.sale_tax\[1\]\.rate: expected a number, got 'x'",
+        ),
+        ("[trading]\nhalf_spread = nan", r"trading\.half_spread: expected a finite number.*nan"),
+        ("[trading]\nband = 0.5", r"trading\.band: expected 1 or more"),
+        ("[trading]\nprice_limit = 0", r"trading\.price_limit:.* 0\.01 or more"),
+        ("[trading.sources]\nlott = 'x'", r"trading\.sources\.lott: .*perhaps lot,"),
         ("[model]\nwindows = 5", r"model\.windows: unknown.*perhaps window"),
         ("[model]\nwindow = 5.0", r"model\.window:.*whole number,.* 5\.0$"),
         ("[model]\nwindow = true", r"model\.window:.*whole number,.* True$"),
-        (
-            '[model]\nnormalisation = "batch"',
-            r"model\.normalisation: unknown 'batch';.*per_stock, shared",
-        ),
+        ('[model]\nnormalisation = "batch"', r"model\.normalisation:.*'per_stock'.*'batch'"),
     ],
 )
 def test_a_wrong_bound_or_override_is_named(tmp_path: Path, tail: str, complaint: str) -> None:
@@ -248,28 +210,19 @@ def test_a_wrong_bound_or_override_is_named(tmp_path: Path, tail: str, complaint
     ("lines", "complaint"),
     [
         ('symbols = ["A"]', "constituents.as_of: missing"),
-        (
-            'as_of = "2020-01-02"',
-            r"constituents\.as_of:.*date without quotes.*2026-01-20,.*'2020-01-02'",
-        ),
+        ('as_of = "2020-01-02"', r"constituents\.as_of:.*date without quotes.*'2020-01-02'"),
         ("as_of = 2020-01-02T00:00:00", "constituents.as_of: expected a date"),
-        (
-            "complete = true",
-            r"constituents\.complete:.*true.*no constituent",
-        ),
+        ("complete = true", r"constituents\.complete:.*no constituent"),
         ("complete = 1", r"constituents\.complete:.*true or false,.* 1$"),
+        ('as_of = 2020-01-02\ncount = 3\nsymbols = ["A", "B"]', r"constituents\.count:.*3,.* 2 "),
         (
-            'as_of = 2020-01-02\ncount = 3\nsymbols = ["A", "B"]',
-            r"constituents\.count:.*3,.* 2 entries",
+            'as_of = 2020-01-02\nsymbols = ["A"]\nuntil = "included"',
+            r"constituents\.until:.*members",
         ),
-        ('symbols = "A"', r"constituents\.symbols:.*list of symbols"),
-        ("symbols = [5930]", r"constituents\.symbols\[1\]\.symbol:.*text,.* 5930$"),
-        ('symbols = ["A", "a//b"]', r"constituents\.symbols\[2\]\.symbol: 'a//b'.*valid symbol"),
-        ('symbols = ["A", ".."]', r"constituents\.symbols\[2\]\.symbol: '\.\.'.*valid symbol"),
-        (
-            'suffix = "/../x"\nsymbols = ["A"]',
-            r"constituents\.suffix: 'A/\.\./x'.*valid symbol",
-        ),
+        ('symbols = "A"', r"constituents\.symbols:.*list"),
+        ("symbols = [5930]", r"constituents\.symbols\[1\]: .* 5930$"),
+        ('symbols = ["A", "a//b"]', r"constituents\.symbols\[2\]: .*symbol.*'a//b'"),
+        ('suffix = "/../x"\nsymbols = ["A"]', r"constituents\.symbols\[1\]: .*symbol.*'A/\.\./x'"),
         ("symbols = [{name = 'A'}]", r"constituents\.symbols\[1\]\.symbol: missing"),
         (
             "symbols = [{symbol = 'A', form = 'B'}]",
@@ -279,10 +232,7 @@ def test_a_wrong_bound_or_override_is_named(tmp_path: Path, tail: str, complaint
             "symbols = [{symbol = 'A', since = 2020-01-02, until = 2020-01-02}]",
             r"constituents\.symbols\[1\]\.until: 2020-01-02 .*not after since, 2020-01-02",
         ),
-        (
-            'as_of = 2020-01-02\nsymbols = ["A", "A"]',
-            r"constituents\.symbols:.*'A'.*listed twice",
-        ),
+        ('as_of = 2020-01-02\nsymbols = ["A", "A"]', r"constituents\.symbols:.*'A'.*listed twice"),
         (
             "as_of = 2020-01-02\nsymbols = [{symbol = 'A', until = 2010-01-04}, {symbol = 'A', "
             "since = 2009-05-05}]",

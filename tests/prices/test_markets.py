@@ -2,6 +2,8 @@
 data they describe.
 """
 
+import hashlib
+import json
 import subprocess
 import sys
 import zoneinfo
@@ -28,6 +30,22 @@ ZONES = {
     "XTKS": "Asia/Tokyo",
     "XLON": "Europe/London",
     "XSHG": "Asia/Shanghai",
+}
+# Digests of settings, of which the names of studies in stores are made.
+DIGESTS = {
+    "acl18": "022715cace8c4672",
+    "csi300": "f4b727b038bd6be5",
+    "csi300-paper": "f4eab23d6fd4ce94",
+    "ftse100": "3298c35fb0681581",
+    "ftse100-paper": "0ab496734b3655e0",
+    "kdd17": "738cda0d8c09942d",
+    "kospi100": "a43b683772efc229",
+    "kospi200": "948ce568da4b1ec2",
+    "ndx100": "5686e7e95c5a9929",
+    "ni225": "676a0f99cc882453",
+    "ni225-paper": "0a427b92dd14cbec",
+    "simulated": "c70cf73cfcd8b54f",
+    "sp500": "476ea548efac70d2",
 }
 # Securities, not companies: Alphabet, Fox and News Corp have two.
 COUNTS = {
@@ -57,6 +75,12 @@ def test_every_market_lists_all_its_members_or_says_that_it_lists_none(name: str
     assert len(market.constituents) == COUNTS[name]
     assert market.constituents_complete is bool(market.constituents)
     assert (market.constituents_as_of is not None) is bool(market.constituents)
+
+
+@EVERY_MARKET
+def test_the_settings_of_every_market_have_the_digest_that_stores_hold(name: str) -> None:
+    text = json.dumps(load_market(name).settings, default=str)
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == DIGESTS[name]
 
 
 @EVERY_MARKET
@@ -211,7 +235,15 @@ def test_a_users_market_may_not_take_the_name_of_one_of_the_package(tmp_path: Pa
 
 def _market_with(*members: Constituent) -> Market:
     kdd17 = load_market("kdd17")
-    return Market("mine", "Mine", "XNYS", "America/New_York", "USD", kdd17.index, members)
+    return Market(
+        name="mine",
+        title="Mine",
+        calendar="XNYS",
+        timezone="America/New_York",
+        currency="USD",
+        index=kdd17.index,
+        constituents=members,
+    )
 
 
 def test_a_member_counts_from_its_first_day_to_the_day_before_it_is_none() -> None:

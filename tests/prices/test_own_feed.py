@@ -77,8 +77,8 @@ def test_a_market_names_a_feed_beside_its_file_and_what_it_may_read(tmp_path: Pa
 @pytest.mark.parametrize(
     ("more", "complaint"),
     [
-        ('[feed]\nenvironment = ["A KEY"]', "feed.environment: 'A KEY'.*name"),
-        ('[feed]\nenvironment = "KEY"', "feed.environment:.*list of strings"),
+        ('[feed]\nenvironment = ["A KEY"]', r"feed.environment\[1\]: .*name.*'A KEY'"),
+        ('[feed]\nenvironment = "KEY"', "feed.environment:.*list"),
         ("[feed]\nseconds = 3", "feed.seconds: unknown.* environment"),
     ],
 )

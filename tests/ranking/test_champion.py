@@ -246,8 +246,8 @@ def test_a_market_names_its_candidates(tmp_path: Path) -> None:
     file.write_text(text_of.format('ranker = "earned"\ncandidates = ["ridge", "lstm_relative"]'))
     assert read_market(file).eligible_rankers == ("ridge", "lstm_relative")
     for wrong, said in (
-        ('ranker = "earned"\ncandidates = ["ridge"]', "two or more"),
-        ('ranker = "earned"\ncandidates = ["ridge", "earned"]', "'earned' cannot be"),
+        ('ranker = "earned"\ncandidates = ["ridge"]', "candidates: .*2 items or more"),
+        ('ranker = "earned"\ncandidates = ["ridge", "earned"]', "candidates.*'earned'"),
         ('candidates = ["ridge", "blend"]', 'with ranker = "earned"'),
     ):
         file.write_text(text_of.format(wrong))

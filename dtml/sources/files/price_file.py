@@ -316,7 +316,7 @@ def read_price_file(
         with container.readable():
             table = one_row_per_ticker_and_date(table, stocks, dates=dates)
         # Without the headers that the market's file names: those were of the wide table.
-        layout = layout_of(table.header, replace(stated, headers={}), place)
+        layout = layout_of(table.header, stated.without_headers, place)
     dialect = layout.dialect
     if shape is not None:
         dialect = replace(dialect, title=dialects()[shape].title)

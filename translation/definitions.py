@@ -1,0 +1,246 @@
+"""Definitions: TOML files of which each table is a pydantic dataclass.
+
+A mistake in a file is one line: the file, the key, what is expected there and what was found.
+"""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields
+from datetime import date, time
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_type_hints
+
+from pydantic import (
+    AfterValidator,
+    AllowInfNan,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    create_model,
+    model_validator,
+)
+from pydantic.dataclasses import dataclass
+
+T = TypeVar("T")
+
+# What is expected, by the type of pydantic's error, where its own words are none of a file's.
+EXPECTED = {
+    "bool_type": "true or false",
+    "dataclass_type": "a table",
+    "date_type": "a date without quotes, such as 2026-01-20",
+    "dict_type": "a table",
+    "float_type": "a number",
+    "greater_than": "a number above {gt:g}",
+    "greater_than_equal": "{ge:g} or more",
+    "int_type": "a whole number",
+    "less_than": "a number below {lt:g}",
+    "less_than_equal": "at most {le:g}",
+    "string_type": "text in quotes",
+    "too_long": "at most {max_length} items",
+    "too_short": "{min_length} items or more",
+    "tuple_type": "a list",
+}
+STRICT = ConfigDict(extra="forbid")
+
+
+class DefinitionError(ValueError):
+    """A mistake that a validator of a table finds at one of its keys."""
+
+    def __init__(self, key: str, complaint: str) -> None:
+        super().__init__(complaint)
+        self.key = key
+
+
+class UnknownKeyError(DefinitionError):
+    """A key that a table does not have."""
+
+
+def refuse_unknown(values: object, known: Collection[str]) -> None:
+    """Raise UnknownKeyError for a key of a table that is not a known one."""
+    for key in values if isinstance(values, dict) else ():
+        if key not in known:
+            listed = ", ".join(known)
+            raise UnknownKeyError(key, f"unknown key{nearest(key, known)}; use one of {listed}")
+
+
+@dataclass(frozen=True, config=STRICT)
+class Definition:
+    """A table of a file, in which every key is known."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown(cls, values: Any) -> Any:
+        refuse_unknown(values, [each.name for each in fields(cls)])
+        return values
+
+
+def checked_settings(
+    config: type, values: dict[str, Any], left_out: Collection[str] = (), **more: Any
+) -> None:
+    """Check that keys of a table are fields of a configuration, of which any may be left out.
+
+    `more` are the types of keys that the table has besides.
+    """
+    types = {name: kind for name, kind in get_type_hints(config).items() if name not in left_out}
+    types |= more
+    refuse_unknown(values, types)
+    optional: Any = {name: (kind, None) for name, kind in types.items()}
+    strict = ConfigDict(strict=True, allow_inf_nan=False)
+    create_model("Settings", __config__=strict, **optional).model_validate(values)
+
+
+def must(hold: Callable[[Any], object], expected: str) -> AfterValidator:
+    """Return a validator of values for which something must hold: these are `expected`."""
+
+    def validated(value: T) -> T:
+        if not hold(value):
+            raise ValueError(f"expected {expected}, got {shown(value)}")
+        return value
+
+    return AfterValidator(validated)
+
+
+def _beside_the_file(value: Any, info: ValidationInfo) -> Path:
+    if isinstance(value, Path):
+        return value
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"expected a path in quotes, got {shown(value)}")
+    return Path(info.context or ".") / value
+
+
+def one_of(words: Collection[str]) -> AfterValidator:
+    """Return a validator of text that is one of these words."""
+
+    def known(text: str) -> str:
+        if text not in words:
+            listed = ", ".join(sorted(words))
+            raise ValueError(f"unknown {shown(text)}{nearest(text, words)}; use one of {listed}")
+        return text
+
+    return AfterValidator(known)
+
+
+PRINTABLE = must(
+    lambda text: text.isprintable() and text.strip(), "printable text that is not blank"
+)
+Text = Annotated[str, Strict(), PRINTABLE]
+Whole = Annotated[int, Strict()]
+Number = Annotated[float, Strict(), AllowInfNan(False)]
+Count = Annotated[Whole, Field(ge=1)]
+Positive = Annotated[Number, Field(gt=0)]
+Flag = Annotated[bool, Strict()]
+Day = Annotated[date, Strict()]
+# A relative path begins at the folder of the file.
+FilePath = Annotated[Path, BeforeValidator(_beside_the_file)]
+
+
+def parse(file: Path, text: str | None, error: Callable[[str], Exception]) -> dict[str, Any]:
+    """Return the contents of a TOML file, or of its `text` where that is given.
+
+    Raises `error` if the file cannot be read, or is not TOML.
+    """
+    try:
+        if text is None:
+            # Windows editors may put a byte order mark first, which TOML does not allow.
+            text = file.read_text(encoding="utf-8-sig")
+        return tomllib.loads(text)
+    except OSError as problem:
+        raise error(
+            f"{file}: cannot read the file: {problem.strerror or problem}; check its path and "
+            "permissions"
+        ) from problem
+    except UnicodeDecodeError as problem:
+        raise error(
+            f"{file}: the file is not UTF-8 text: byte {problem.start}; save it as UTF-8"
+        ) from problem
+    # Invalid TOML and a number of 5,000 digits raise ValueError, deep nesting RecursionError.
+    except (ValueError, RecursionError) as problem:
+        raise error(f"{file}: the file is not TOML: {problem}; correct it there") from problem
+
+
+def checked(
+    kind: type[T], values: Mapping[str, Any], file: Path, error: Callable[[str], Exception]
+) -> T:
+    """Return the contents of a file as its definition; raise `error` for the first mistake."""
+    try:
+        return TypeAdapter(kind).validate_python(values, context=file.parent)
+    except ValidationError as problem:
+        raise error(f"{file}: {mistake(problem, values)}") from problem
+
+
+def mistake(problem: ValidationError, values: Mapping[str, Any]) -> str:
+    """Say in one line what is wrong in a table: the key, what is expected, and what it has.
+
+    Of several mistakes, an unknown key is said first: another key may be missing for it.
+    """
+    found = [
+        (_key(error, values), error.get("ctx", {}).get("error"), error)
+        for error in problem.errors()
+    ]
+    # An alternative of a value has errors of its own; one deeper in the value is of the one meant,
+    # and so is one that our own validators raise.
+    key, own, error = max(
+        found,
+        key=lambda each: (
+            isinstance(each[1], UnknownKeyError),
+            len(each[0]),
+            each[1] is not None,
+        ),
+    )
+    name = ".".join(key).replace(".[", "[")
+    if own is not None:
+        return f"{name}: {own}"
+    if error["type"] == "missing":
+        return f"{name}: missing; add this key"
+    alternatives = [other for other_key, _, other in found if other_key == key]
+    expected = " or ".join(dict.fromkeys(map(_expected, alternatives)))
+    value = error["input"]
+    hint = nearest(str(value), re.findall("'(.*?)'", expected))
+    return f"{name}: expected {expected}{hint}, got {shown(value)}"
+
+
+def _expected(error: Any) -> str:
+    if error["type"] in EXPECTED:
+        return EXPECTED[error["type"]].format(**error.get("ctx", {}))
+    return str(error["msg"]).removeprefix("Input should be ")
+
+
+def _key(error: Any, values: Any) -> list[str]:
+    """Return the key of an error as the file has it, in parts.
+
+    Pydantic's location also has the alternatives of a value, which are no keys of the file.
+    """
+    parts = []
+    for part in error["loc"]:
+        if isinstance(part, int) and isinstance(values, list):
+            parts.append(f"[{part + 1}]")
+            values = values[part]
+        elif isinstance(values, dict) and part in values:
+            parts.append(part)
+            values = values[part]
+    own = error.get("ctx", {}).get("error")
+    if error["type"] == "missing":
+        parts.append(error["loc"][-1])
+    elif isinstance(own, DefinitionError):
+        parts.append(own.key)
+    # A quoted key may hold anything, line breaks too.
+    return [part if part.isprintable() else repr(part) for part in parts]
+
+
+def shown(value: object) -> str:
+    """Return a value as errors quote it, at most 60 characters."""
+    # Dates and times as TOML has them, not as Python calls them.
+    text = str(value) if isinstance(value, date | time) else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def nearest(word: str, choices: Collection[str]) -> str:
+    """Return a hint at the choice most like a word; empty where none is like it."""
+    near = difflib.get_close_matches(word, list(choices), n=1)
+    return f", perhaps {near[0]}" if near else ""
