@@ -24,7 +24,7 @@ from dtml.prices.sessions import sessions_up_to
 from flows.freezing import link_of_night
 from flows.morning import hindsight, morning
 from flows.night_facts import NightFacts, stored_counts
-from flows.second_source import page_words
+from flows.second_source import comparison_of_night
 from flows.service.status import REJECTED_SESSIONS
 
 # What the reason of a stock that a night left out begins with, where the stock had no price.
@@ -84,7 +84,7 @@ def night_page(
             "rejected": records(rejected.assign(session=rejected["session"].dt.date)),
             "rejected_sessions": REJECTED_SESSIONS,
             "warnings": records(warnings),
-            "second_source": page_words(conn, market.name, since, as_of),
+            "second_source": comparison_of_night(conn, market.name, as_of),
             "frozen": link_of_night(market.name, as_of),
             "receipt": receipt(conn, night, runs.run(conn, night["run_id"])),
         },

@@ -1,4 +1,4 @@
 """Translate text: corpora, networks, training and search.
 
-DTML shares `translation.transformer` and `translation.definitions` alone.
+DTML shares the Transformer, and what reads files of tensors and of definitions.
 """

@@ -29,7 +29,7 @@ select
     session, 'sources differ', case when count(*) = 1 then min(symbol) end,
     min(source) || ': ' || field || ', symbols: ' || cast(count(*) as varchar)
 from price_disagreement
-where market = 'simulated' and known_until is null and settled_by is null
+where market = 'simulated' and as_of = (select max(as_of) from comparison_log where market = 'simulated')
 group by session, field
 order by day desc, what, symbol, detail
 limit 20

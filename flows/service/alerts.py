@@ -17,15 +17,17 @@ from typing import Any, Literal
 import pandas as pd
 from sqlalchemy import Connection, Engine
 
+from db import where
 from db.engine import reading, transaction
-from db.rows import fetches, nights, rankings
+from db.read import read, read_row
+from db.rows import nights, rankings
 from db.save import save
 from dtml.baselines.naive_rules import beside_rules
 from dtml.evaluation.drift import drift_words
 from dtml.markets import Market
 from dtml.pages.figures import ci, quoted
 from dtml.pages.night import promotion_words
-from dtml.pages.second_source import comparison_words, grave_words
+from dtml.pages.second_source import comparison_words, difference_words, differences
 from flows.night_facts import night_facts
 from flows.service.status import MarketStatus, market_status, waiting_alerts
 
@@ -209,14 +211,19 @@ def _grave_comparison(conn: Connection, market: str, as_of: date) -> list[str]:
 
     That the comparison failed is grave unless the one before it failed too.
     """
-    comparison = fetches.comparison(conn, market, since=as_of)
-    if comparison is None or comparison["as_of"] != as_of:
+    comparison = read_row(conn, "comparison_log", market=market, as_of=as_of)
+    if comparison is None:
         return []
-    known_at = comparison["known_at"]
-    sentences = grave_words(
-        fetches.disagreements_found(conn, market, known_at), comparison["symbols"]
+    before = read_row(
+        conn, "comparison_log", market=market, as_of=where.before(as_of), order="-as_of"
     )
-    before = fetches.comparison(conn, market, before=known_at)
+    rows = read(conn, "price_disagreement", market=market, as_of=as_of)
+    if before is not None:  # what it found has been said
+        key = ["symbol", "session", "field"]
+        said = read(conn, "price_disagreement", market=market, as_of=before["as_of"])
+        rows = rows[~rows.set_index(key).index.isin(said.set_index(key).index)]
+    found = differences(rows, comparison["symbols"])
+    sentences = difference_words([row for row in found if row["grave"]])
     if comparison["failure"] and not (before and before["failure"]):
         sentences.insert(0, comparison_words(comparison))
     return sentences

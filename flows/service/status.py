@@ -14,8 +14,8 @@ from sqlalchemy import Connection, Engine
 from db import where
 from db.connection.locks import is_free
 from db.engine import reading
-from db.read import read
-from db.rows import fetches, markets, prices, rankings
+from db.read import read, read_row
+from db.rows import markets, prices, rankings
 from db.rows import scores as stored_scores
 from db.rows.nights import COMPLETE
 from db.rows.runs import latest_trained
@@ -216,21 +216,17 @@ def market_status(engine: Engine, name: str, market: Market | None, now: datetim
 def _second_source(conn: Connection, market: Market) -> str | None:
     """Return how the last comparison with a market's second source ended, in words.
 
-    None where nothing was compared yet. The values that differ are counted from the first of the
-    REJECTED_SESSIONS sessions that end with that of the comparison.
+    None where nothing was compared yet.
     """
-    comparison = fetches.comparison(conn, market.name)
+    comparison = read_row(conn, "comparison_log", market=market.name, order="-as_of")
     if market.second_source is None or comparison is None:
         return None
     if comparison["failure"] is not None:
         return f"{comparison['source']} failed: {comparison['failure']}"
-    since = sessions_up_to(market.calendar, comparison["as_of"], REJECTED_SESSIONS)[0].date()
-    differing = fetches.disagreements(conn, market.name, since)
-    if differing.empty:
+    if not comparison["differing"]:
         return f"{comparison['source']} agrees"
-    newest = differing["session"].max()
-    values = counted(len(differing), "value")
-    return f"{comparison['source']} differs in {values}, the last of {newest:%Y-%m-%d}"
+    values = counted(comparison["differing"], "value")
+    return f"{comparison['source']} differs in {values} up to {comparison['as_of']}"
 
 
 def waiting_alerts(conn: Connection, now: datetime, market: str | None = None) -> pd.DataFrame:

@@ -17,15 +17,14 @@ from sqlalchemy import Engine, text
 
 from db.admin.checks import check_store
 from db.engine import open_engine, reading, upgrade
-from db.read import read
-from db.rows import fetches
+from db.read import read, read_row
 from dtml.markets.definition import SecondSource
 from dtml.prices.bars import PRICES
 from dtml.prices.sessions import next_session
 from dtml.sources import Fetched
 from dtml.sources.second import SecondFeed
 from flows.nightly.context import MarketContext
-from flows.nightly.fetch import OVERLAP, FetchResult, fetch_bars
+from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import NightRefusedError, catch_up, run_night
 from flows.second_source import compare_sources, fetch_and_compare
 from flows.service.alerts import after_night
@@ -120,23 +119,27 @@ def asked(engine: Engine, sql: str) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in conn.execute(text(sql))]
 
 
-def rows(context: MarketContext) -> list[tuple[Any, ...]]:
-    """Every version of every value that differs or has differed."""
+def rows(context: MarketContext, night: date = AS_OF) -> list[tuple[str, str, str]]:
+    """The values that differed in a night."""
     found = asked(
         context.engine,
-        "select symbol, session, field, settled_by, known_until from price_disagreement "
-        "order by session, symbol, field, known_at",
+        f"select symbol, session, field from price_disagreement where as_of = '{night}' "
+        "order by session, symbol, field",
     )
-    return [
-        (symbol, str(session)[:10], field, settled_by, until is None)
-        for symbol, session, field, settled_by, until in found
-    ]
+    return [(symbol, str(session)[:10], field) for symbol, session, field in found]
 
 
 def comparisons(context: MarketContext) -> list[dict[str, Any]]:
     with reading(context.engine) as conn:
-        found = conn.execute(text("select * from comparison_log order by known_at"))
+        found = conn.execute(text("select * from comparison_log order by as_of"))
         return [dict(row) for row in found.mappings()]
+
+
+def newest(context: MarketContext) -> dict[str, Any]:
+    with reading(context.engine) as conn:
+        row = read_row(conn, "comparison_log", market=context.name, order="-as_of")
+    assert row is not None
+    return row
 
 
 def alerts(context: MarketContext, day: date) -> list[str]:
@@ -152,15 +155,13 @@ def said_in_status(context: MarketContext) -> str | None:
 
 
 @pytest.mark.on_postgresql
-def test_what_differs_is_stored_once_with_both_values_and_a_rerun_adds_no_row(
+def test_what_differs_is_stored_with_both_values_and_a_rerun_replaces_it(
     second: Second,
 ) -> None:
     mine = second(without(bars_with({"close": 1.02}), ["L02"]))
     fetch_and_compare(mine, AS_OF)
-    assert rows(mine) == [
-        (STOCK, str(AS_OF), "close", None, True),
-        ("L02", str(AS_OF), "bar", None, True),
-    ]
+    differing = [(STOCK, str(AS_OF), "close"), ("L02", str(AS_OF), "bar")]
+    assert rows(mine) == differing
     shown = asked(
         mine.engine,
         "select first_value, second_value, difference, source from price_disagreement "
@@ -175,37 +176,22 @@ def test_what_differs_is_stored_once_with_both_values_and_a_rerun_adds_no_row(
     ]
     (comparison,) = comparisons(mine)
     assert comparison["symbols"] == len(mine.market.symbols) + 1
-    assert (comparison["differing"], comparison["found"], comparison["failure"]) == (2, 2, None)
-    fetch_and_compare(mine, AS_OF)
+    assert (comparison["differing"], comparison["failure"]) == (2, None)
     fetch_and_compare(mine, AS_OF, whole=True)
-    assert len(rows(mine)) == 2
-    assert comparisons(mine) == [comparison]
+    assert rows(mine) == differing
+    assert len(comparisons(mine)) == 1
     assert {finding.state for finding in check_store(mine.engine)} == {"ok"}
 
 
 @pytest.mark.soak
-@pytest.mark.on_postgresql
-def test_a_restatement_that_ends_a_difference_is_a_new_version_that_says_who_changed(
-    second: Second,
-) -> None:
+def test_a_restatement_ends_a_difference(second: Second) -> None:
     right = bars_with({"close": 1.02})
     mine = second(right)
     fetch_and_compare(mine, AS_OF)
-    restated = replace(mine, source=FrameSource(right))
-    fetch_and_compare(restated, NEXT)
-    assert rows(mine) == [
-        (STOCK, str(AS_OF), "close", None, False),
-        (STOCK, str(AS_OF), "close", "first", True),
-    ]
-    last = comparisons(mine)[-1]
-    assert (last["differing"], last["found"], last["settled"]) == (0, 0, 1)
+    fetch_and_compare(replace(mine, source=FrameSource(right)), NEXT)
+    assert rows(mine, AS_OF) == [(STOCK, str(AS_OF), "close")]
+    assert rows(mine, NEXT) == []
     assert said_in_status(mine) == "files agrees"
-    compare_sources(mine, NEXT, FetchResult())
-    assert len(rows(mine)) == 2
-    wrong_again = replace(mine, source=FrameSource(BARS))
-    fetch_and_compare(wrong_again, THIRD)
-    assert rows(mine)[-1] == (STOCK, str(AS_OF), "close", None, True)
-    assert len(rows(mine)) == 3
 
 
 @pytest.mark.soak
@@ -226,15 +212,15 @@ def test_a_day_lost_for_all_tickers_is_said_the_same_night_in_one_sentence(
     sentence = line.removeprefix("simulated: ")
     assert alerts(mine, NEXT) == [f"second source: {sentence}"]
     assert re.fullmatch(f"files differs in {symbols} .*{NEXT}", said_in_status(mine))
-    assert len(rows(mine)) == symbols
+    assert len(rows(mine, NEXT)) == symbols
     # The day never comes: the next night goes on without it, and its page says so.
     page = run_night(refused, THIRD).report.read_text(encoding="utf-8")
-    assert page.count(sentence) == 1
-    assert len(rows(mine)) == symbols
-    assert alerts(mine, THIRD) == []
+    assert page.count("One row per kind of difference") == 1
+    assert len(rows(mine, THIRD)) == symbols
+    assert alerts(mine, THIRD) == []  # it was said before
     # It comes after all.
     fetch_and_compare(mine, THIRD, whole=True)
-    assert {settled_by for *_, settled_by, is_newest in rows(mine) if is_newest} == {"first"}
+    assert rows(mine, THIRD) == []
 
 
 @pytest.mark.soak
@@ -245,9 +231,8 @@ def test_a_day_lost_for_all_tickers_is_said_the_same_night_in_one_sentence(
         (Troubled(BARS, trouble=raises(OSError(110, "timed out"))), "timed out"),
         (Troubled(BARS, trouble=hangs), "longer than 0.2 s"),
         (FrameSource(BARS[:0]), " 10 symbols: no_data"),
-        (FrameSource(BARS.drop(columns="close")), "its answer lacks close"),
     ],
-    ids=["raises", "times out", "hangs", "is empty", "has no close"],
+    ids=["raises", "times out", "hangs", "is empty"],
 )
 def test_a_second_source_that_fails_ends_no_fetch_and_is_said(
     second: Second, source: Any, words: str, caplog: pytest.LogCaptureFixture
@@ -309,9 +294,7 @@ def test_a_stock_that_either_source_did_not_answer_is_no_difference(second: Seco
     mine = second(Troubled(BARS, name="files", trouble=leaves_one_out))
     fetch_and_compare(mine, AS_OF)
     assert rows(mine) == []
-    with reading(mine.engine) as conn:
-        last = fetches.comparison(conn, mine.name)
-    assert last is not None
+    last = newest(mine)
     assert [failure["symbol"] for failure in last["failures"]] == [STOCK]
 
 
@@ -321,28 +304,12 @@ def test_the_symbols_that_a_source_was_asked_for_when_it_failed_are_failures(
     monkeypatch.setattr("flows.second_source.SYMBOLS_AT_ONCE", 4)
     mine = second(Troubled(BARS, name="files", trouble=raises(NO_MORE, after=1)))
     compare_sources(mine, AS_OF, fetch_bars(mine, AS_OF))
-    with reading(mine.engine) as conn:
-        last = fetches.comparison(conn, mine.name)
-    assert last is not None
+    last = newest(mine)
     assert (last["symbols"], last["failure"]) == (4, "RuntimeError: no more")
     symbols = [mine.market.index.symbol, *mine.market.symbols]
     assert [failure["symbol"] for failure in last["failures"]] == symbols[4:]
     statuses = [failure["status"] for failure in last["failures"]]
     assert statuses == ["unreachable"] * 4 + ["not_asked"] * (len(symbols) - 8)
-
-
-def test_an_old_bar_that_neither_source_has_any_more_is_settled(second: Second) -> None:
-    lacking = without(BARS, [STOCK])
-    mine = replace(second(BARS), source=FrameSource(lacking))
-    fetch_and_compare(mine, AS_OF)
-    assert rows(mine) == [(STOCK, str(AS_OF), "bar", None, True)]
-    second(lacking)
-    later = AS_OF
-    for _ in range(OVERLAP + 2):
-        later = next_session("XNYS", later)
-    fetch_bars(mine, later)
-    compare_sources(mine, later, FetchResult())
-    assert rows(mine)[-1] == (STOCK, str(AS_OF), "bar", "second", True)
 
 
 def test_the_same_sessions_are_asked_of_both(second: Second) -> None:
@@ -409,7 +376,7 @@ def test_inputs_and_predictions_are_the_same_bits_with_and_without_a_second_sour
     mine = replace(second(bars), engine=engine)
     for day in (AS_OF, NEXT):
         run_night(mine, day)
-    assert len(rows(mine)) > 10
+    assert len(rows(mine, NEXT)) > 10
     assert made_of_nights(engine) == alone
     engine.dispose()
 

@@ -8,15 +8,14 @@ import pandas as pd
 import pytest
 
 from dtml.markets.definition import COMPARED_FIELDS
-from dtml.pages.second_source import comparison_words, difference_words, grave_words
+from dtml.pages.second_source import comparison_words, difference_words, differences
 from dtml.prices.bars import PRICES, bars_frame
-from dtml.prices.disagreement import ROW, Comparison, compare
+from dtml.prices.disagreement import Comparison, compare
 
 DAYS = pd.bdate_range("2024-07-08", periods=12)
 INDEX = "IDX"
 SYMBOLS = ("AAA", "BBB", "CCC", INDEX)
 LAST = DAYS[-1]
-NOTHING = pd.DataFrame(columns=ROW).astype({"session": "datetime64[ns]", "field": str})
 Change = Callable[[pd.DataFrame], pd.DataFrame]
 
 
@@ -51,19 +50,25 @@ def given(field: str, value: float, symbol: str = "BBB", day: pd.Timestamp = LAS
 
 
 def compared(
-    stored: pd.DataFrame,
-    second: pd.DataFrame,
-    before: pd.DataFrame = NOTHING,
-    fields: tuple[str, ...] = COMPARED_FIELDS,
+    stored: pd.DataFrame, second: pd.DataFrame, fields: tuple[str, ...] = COMPARED_FIELDS
 ) -> Comparison:
-    return compare(stored, second, before=before, sessions=DAYS, fields=fields, index_symbol=INDEX)
+    return compare(stored, second, sessions=DAYS, fields=fields, index_symbol=INDEX)
 
 
 def found(
     stored: pd.DataFrame, second: pd.DataFrame, fields: tuple[str, ...] = COMPARED_FIELDS
 ) -> list[tuple[str, str]]:
-    rows = compared(stored, second, fields=fields).differing
+    rows = compared(stored, second, fields).differing
     return list(zip(rows["symbol"], rows["field"], strict=True))
+
+
+def said(stored: pd.DataFrame, second: pd.DataFrame) -> list[str]:
+    return difference_words(differences(compared(stored, second).differing, len(SYMBOLS)))
+
+
+def grave(stored: pd.DataFrame, second: pd.DataFrame) -> list[bool]:
+    rows = compared(stored, second).differing
+    return [row["grave"] for row in differences(rows, len(SYMBOLS))]
 
 
 def in_unit(table: pd.DataFrame, unit: float) -> pd.DataFrame:
@@ -71,11 +76,16 @@ def in_unit(table: pd.DataFrame, unit: float) -> pd.DataFrame:
     return table.assign(**{name: table[name] * unit for name in names})
 
 
+def lost_for(symbols: list[str], day: pd.Timestamp) -> pd.DataFrame:
+    table = bars()
+    return table[~(table["symbol"].isin(symbols) & (table["session"] == day))]
+
+
 def test_the_same_bars_agree() -> None:
     result = compared(bars(), bars())
     assert result.differing.empty
-    assert result.agreeing.empty
     assert (result.symbols, result.bars) == (tuple(sorted(SYMBOLS)), len(bars()))
+    assert said(bars(), bars()) == []
 
 
 @pytest.mark.slow
@@ -152,42 +162,13 @@ def test_a_dividend_taken_out_of_one_past_alone_is_a_difference_on_its_day_only(
     assert row["second_value"] == pytest.approx(1 / 0.98)
 
 
-@pytest.mark.parametrize("unit", [100, 0.01])
-def test_prices_in_another_unit_are_one_difference_a_bar_and_one_sentence(unit: float) -> None:
-    rows = compared(bars(), in_unit(bars(), unit)).differing
-    assert set(rows["field"]) == {"scale"}
-    assert len(rows) == len(bars())
-    (sentence,) = difference_words(rows, len(SYMBOLS))
-    assert re.match(
-        rf"all prices.*second source.* {unit:g} times.*store.*AAA, BBB, CCC.* 1 more"
-        ".*2024-07-08.*2024-07-23.*unit.*pence",
-        sentence,
-    )
-    assert grave_words(rows, len(SYMBOLS)) == [sentence]
-
-
-def test_pence_rounded_in_pounds_are_still_the_unit() -> None:
-    pounds = bars().round(dict.fromkeys([*PRICES, "adj_close"], 2))
+def test_prices_in_another_unit_are_one_difference_a_bar_and_one_grave_sentence() -> None:
     pence = in_unit(bars(), 100)
-    assert {field for _, field in found(pounds, pence)} == {"scale"}
-
-
-def test_a_split_that_one_source_lacks_is_said_with_the_level_before_it() -> None:
-    split_day = DAYS[9]
-    is_past = (bars()["symbol"] == "AAA") & (bars()["session"] < split_day)
-    divided = bars()
-    divided["volume"] = divided["volume"].where(~is_past, divided["volume"] * 20)
-    for name in [*PRICES, "adj_close"]:
-        divided[name] = divided[name].where(~is_past, divided[name] / 20)
-    divided = given("split", 20.0, "AAA", split_day)(divided)
-    rows = compared(bars(), divided).differing
-    assert rows.groupby("field").size().to_dict() == {"scale": 9, "split": 1}
-    scale, split = difference_words(rows, len(SYMBOLS))
-    assert re.match(
-        r"all prices.*second source.* 0\.05 times.*store.* AAA, 2024-07-08.*2024-07-18:.*split",
-        scale,
-    )
-    assert re.match(r"splits.*only the second.*: AAA 20 .*2024-07-19$", split)
+    assert {field for _, field in found(bars(), pence)} == {"close"}
+    assert len(found(bars(), pence)) == len(bars())
+    (sentence,) = said(bars(), pence)
+    assert re.match(r"close .* 48 bars of 4 symbols.*\(\+9,?900\.0 %\)$", sentence)
+    assert grave(bars(), pence) == [True]
 
 
 def test_a_day_that_one_source_lost_for_all_is_one_sentence() -> None:
@@ -196,42 +177,26 @@ def test_a_day_that_one_source_lost_for_all_is_one_sentence() -> None:
         (lost, bars(), ("the store", "the second source")),
         (bars(), lost, ("the second source", "the store")),
     ):
-        rows = compared(stored, second).differing
-        assert set(rows["field"]) == {"bar"}
-        assert len(rows) == len(SYMBOLS)
-        (sentence,) = difference_words(rows, len(SYMBOLS))
+        assert set(found(stored, second)) == {(symbol, "bar") for symbol in SYMBOLS}
+        (sentence,) = said(stored, second)
         assert re.match(f"{sides[0]} has no bar.*2024-07-15.* any of 4 .*{sides[1]} has", sentence)
-    part = lost_for(["AAA", "BBB"], DAYS[5])
-    rows = compared(part, bars()).differing
-    (sentence,) = difference_words(rows, len(SYMBOLS))
+        assert grave(stored, second) == [True]
+    (sentence,) = said(lost_for(["AAA", "BBB"], DAYS[5]), bars())
     assert re.match("the store has no.*2024-07-15.* 2 of 4 .*second source has", sentence)
 
 
-def test_many_lost_days_and_many_factors_are_counted_beyond_the_first() -> None:
+def test_the_newest_lost_days_are_named_and_the_others_counted() -> None:
     few = bars()[bars()["session"].isin(DAYS[[0, 2, 10, 11]])]
-    sentences = difference_words(compared(few, bars()).differing, len(SYMBOLS))
+    sentences = said(few, bars())
     assert len(sentences) == 6
     assert re.match("the store has no.*2024-07-19.* any of 4 symbols", sentences[0])
-    assert re.match("the store lacks 3 .*sessions", sentences[-1])
-    scaled = bars()
-    factors = 2.0 + scaled["session"].rank(method="dense")
-    for name in [*PRICES, "adj_close"]:
-        scaled[name] *= factors
-    sentences = difference_words(compared(bars(), scaled).differing, len(SYMBOLS))
-    assert len(sentences) == 6
-    assert re.match("all prices.* 28 bars of 4 symbols$", sentences[-1])
-
-
-def lost_for(symbols: list[str], day: pd.Timestamp) -> pd.DataFrame:
-    table = bars()
-    return table[~(table["symbol"].isin(symbols) & (table["session"] == day))]
+    assert re.match("only the second source has 12 bars of 4 symbols", sentences[-1])
 
 
 def test_a_single_bar_that_is_missing_is_named_and_no_lost_day() -> None:
-    rows = compared(lost_for(["CCC"], DAYS[5]), bars()).differing
-    (sentence,) = difference_words(rows, len(SYMBOLS))
-    assert re.match("the store lacks 1 bar.*second source has: CCC 2024-07-15$", sentence)
-    assert grave_words(rows, len(SYMBOLS)) == []
+    (sentence,) = said(lost_for(["CCC"], DAYS[5]), bars())
+    assert re.match("only the second source has 1 bar.* CCC on 2024-07-15$", sentence)
+    assert grave(lost_for(["CCC"], DAYS[5]), bars()) == [False]
 
 
 def test_a_stock_that_one_source_lists_later_or_not_at_all_is_compared_where_both_have_it() -> None:
@@ -251,48 +216,6 @@ def test_bars_on_no_session_and_without_a_price_are_not_compared() -> None:
     assert found(bars()[1:], without) == []
 
 
-@pytest.mark.slow
-def test_what_differed_and_agrees_now_is_settled_by_the_side_that_changed() -> None:
-    wrong = changed("close", 1.05)(bars())
-    before = compared(wrong, bars()).differing
-    for stored, second, side in (
-        (bars(), bars(), "first"),
-        (wrong, wrong, "second"),
-        (changed("close", 1.03)(bars()), changed("close", 1.03)(bars()), "both"),
-    ):
-        result = compared(stored, second, before)
-        assert result.differing.empty
-        (row,) = result.agreeing.to_dict("records")
-        assert (row["symbol"], row["field"], row["settled_by"]) == ("BBB", "close", side)
-    assert compared(wrong, bars(), before).agreeing.empty
-
-
-@pytest.mark.slow
-def test_a_lost_day_is_settled_when_it_comes_and_when_nobody_has_it_any_more() -> None:
-    lost = bars()[bars()["session"] != DAYS[5]]
-    before = compared(lost, bars()).differing
-    for stored, second, side in ((bars(), bars(), "first"), (lost, lost, "second")):
-        result = compared(stored, second, before)
-        assert result.differing.empty
-        assert set(result.agreeing["settled_by"]) == {side}
-        assert len(result.agreeing) == len(SYMBOLS)
-
-
-def test_what_cannot_be_compared_now_is_not_settled() -> None:
-    wrong = changed("volume", 100)(bars())
-    before = compared(wrong, bars()).differing
-    without_volume = bars().assign(volume=np.nan)
-    assert compared(wrong, without_volume, before).agreeing.empty
-    late = bars()[bars()["session"] == DAYS[0]]
-    assert compared(late, late, before).agreeing.empty
-    adjusted = changed("adj_close", 1.05, day=DAYS[3])(bars())
-    first_of_both = bars()[bars()["session"] >= DAYS[3]]
-    steps = compared(adjusted, bars()).differing
-    assert list(steps["session"]) == [DAYS[3], DAYS[4]]
-    settled = compared(first_of_both, first_of_both, steps).agreeing
-    assert list(settled["session"]) == [DAYS[4]]  # of the first session no change is known
-
-
 def test_sources_without_a_common_symbol_have_nothing_to_compare() -> None:
     other = bars().assign(symbol="XYZ")
     result = compared(bars(), other)
@@ -305,9 +228,8 @@ def test_other_values_are_said_with_the_one_that_differs_most() -> None:
     second = changed("close", 1.05, "AAA")(changed("close", 0.99)(bars()))
     second = given("volume", 0, "AAA", DAYS[1])(second)
     second = given("dividend", 0.24, "CCC", DAYS[1])(second)
-    rows = compared(bars(), second).differing
-    dividends, close, volume = difference_words(rows, len(SYMBOLS))
-    assert re.match(r"dividends.*only the second.*: CCC 0\.24 .*2024-07-09$", dividends)
+    close, dividend, volume = said(bars(), second)
+    assert re.match(r"only the second.* 1 dividend.* 0\.24 of CCC on 2024-07-09$", dividend)
     assert re.match(
         r"close .* 2 bars of 2 symbols,.* AAA .*2024-07-23: 52\.75 .*store, "
         r"55\.3875 .*second source \(\+5\.0 %\)$",

@@ -240,8 +240,19 @@ def _save_bars(conn: Connection, night: int, days: Days, bars: pd.DataFrame) -> 
             first_known_at=known_at,
         )
         second = {"field": "bar", "first_value": np.nan, "second_value": 97.64}
-        differing = pd.DataFrame([row | second | {"difference": np.nan, "settled_by": None}])
-        fetches.append_disagreements(conn, MARKET, differing, source="files", known_at=known_at)
+        differing = pd.DataFrame([row | second | {"difference": np.nan}])
+        comparison = {
+            "market": MARKET,
+            "as_of": row["session"].date(),
+            "known_at": known_at,
+            "source": "files",
+            "symbols": 1,
+            "bars": 0,
+            "differing": 1,
+            "failures": [],
+            "failure": None,
+        }
+        fetches.save_comparison(conn, comparison, differing)
 
 
 def _save_model(conn: Connection, model: Model, days: Days, returns: pd.DataFrame) -> None:

@@ -187,15 +187,13 @@ def _fill_market(conn: Connection) -> None:
             "first_value": [NUMBERS[0], 1.0, np.nan],
             "second_value": [NUMBERS[1], np.nan, NUMBERS[2]],
             "difference": [NUMBERS[2], np.nan, np.nan],
-            "settled_by": [None, None, "both"],
         }
     )
-    fetches.append_disagreements(conn, "toy", differing, source="files", known_at=MOMENT)
-    counts = dict.fromkeys(("symbols", "bars", "differing", "found", "settled"), 2)
+    counts = dict.fromkeys(("symbols", "bars", "differing"), 2)
     compared = {"market": "toy", "known_at": MOMENT, "as_of": AS_OF.date(), "source": "files"}
     unanswered = [{"symbol": TEXTS[2], "status": "no_data", "detail": TEXTS[3]}]
     words = {"failures": unanswered, "failure": TEXTS[5]}
-    save(conn, "price_comparison", compared | counts | words)
+    fetches.save_comparison(conn, compared | counts | words, differing)
     happened = pd.DataFrame(
         {"symbol": STOCKS, "session": TARGET, "realised_return": [-0.01, 0.0, 0.02]}
     )
