@@ -123,10 +123,11 @@ def attention(
 def _inputs(windows: Windows, days: Tensor, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Return the rows, the positions of windows in them and the observed stocks of these days.
 
-    `days` ascend; the rows are those of all days from the first to the last.
+    `days` ascend; the rows are those of all days from the first to the last. They are a copy,
+    because the last bits of a product depend on where in a piece of memory its factors begin.
     """
     first = int(days[0])
     stop = int(days[-1]) + 1
     span = windows.days(slice(first, stop))
     positions = (days - days[0]).unsqueeze(1) + torch.arange(windows.window)
-    return span.rows.to(device), positions.to(device), windows.observed[days].to(device)
+    return span.rows.clone().to(device), positions.to(device), windows.observed[days].to(device)

@@ -4,6 +4,7 @@ Sharpe ratios are of net returns, without a risk-free rate. `year` is the number
 the exchange has in a year (`dtml.prices.sessions.sessions_a_year`).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -185,7 +186,7 @@ def expected_best(trials: Sequence[float]) -> float:
         return 0.0
     # The expected maximum of as many standard normal numbers, from two of their quantiles.
     lower_quantile = ndtri(1 - 1 / number)
-    upper_quantile = ndtri(1 - 1 / (number * np.e))
+    upper_quantile = ndtri(1 - 1 / (number * math.e))
     highest = (1 - np.euler_gamma) * lower_quantile + np.euler_gamma * upper_quantile
     return float(np.nanstd(trials, ddof=1) * highest)
 

@@ -176,8 +176,8 @@ def test_pages_name_every_market_and_the_store_s_every_view() -> None:
 def test_a_page_of_figures_names_results_that_can_be_made(page: str) -> None:
     asked = re.findall(r'make results ONLY="?([\w -]+)', " ".join(TEXT[page].split()))
     assert {name for names in asked for name in names.split()} <= {each.name for each in RESULTS}
+
+
 def test_the_page_of_markets_has_the_keys_of_their_files_as_they_are() -> None:
     wanted = "put what `python -m tests.support.keys_of_files` prints into dtml/README.md"
     assert table_of_keys() in TEXT["dtml/README.md"], wanted
-
-
