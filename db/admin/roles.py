@@ -1,4 +1,4 @@
-"""A PostgreSQL role that can only read the documented views and the findings of studies.
+"""A PostgreSQL role that can only read the documented views, and what studies and nights found.
 
 By default PostgreSQL lets every role make temporary tables and large objects, hold advisory locks
 (those of the nights among them), write to the replication log and connect to every other database,
@@ -14,7 +14,7 @@ from sqlalchemy import Engine, text
 from db.admin import statements
 from db.engine import READ_LIMIT_S, URL_VARIABLE, location, require_current_schema, transaction
 from db.errors import StoreUsageError
-from db.tables import FINDINGS
+from db.tables import READABLE
 from db.views import views
 
 if TYPE_CHECKING:
@@ -24,14 +24,14 @@ NAME = re.compile(r"(?!pg_|public$)[A-Za-z_][A-Za-z0-9_]{0,62}")
 # A reader must load this library when it connects to any other database, and so cannot connect;
 # only a superuser can change that setting. The server's error shows this name.
 MISSING_LIBRARY = "this role may open one database alone"
-TABLES = [*FINDINGS, "alembic_version"]  # `dtml query` reads the schema's revision first
+TABLES = [*READABLE, "alembic_version"]  # `dtml query` reads the schema's revision first
 SHOWN = 5  # excess rights that a message names
 
 
 def grant_reader(engine: Engine, name: str, password: str | None = None) -> bool:
     """Let a role only read the store; return whether the role was created.
 
-    It reads the documented views, the tables of studies' `FINDINGS`, and the schema's revision.
+    It reads the documented views, the tables READABLE, and the schema's revision.
     Without a `password`, none is set. A second call has the same effect as the first, and adds
     views that are new since. Raises StoreUsageError for SQLite, which has no roles, for a name that
     is not a plain identifier, for a store of another schema, unless the caller is a superuser, and

@@ -33,9 +33,18 @@ from sqlalchemy.types import TypeEngine
 from db.errors import StoreError
 
 BAR_VALUES = ("open", "high", "low", "close", "adj_close", "volume", "dividend", "split")
-# The tables of studies' findings. A role that only reads may read them beside the views: they hold
-# no price, no path and no address.
-FINDINGS = (
+# The tables that a role which only reads may read beside the views: those of studies, and those of
+# which the page of a night is made. They hold no price and no address.
+READABLE = (
+    "abstention_band",
+    "abstention_count",
+    "attention_weight",
+    "calibration_bin",
+    "instrument",
+    "night",
+    "prediction",
+    "run",
+    "score",
     "backtest",
     "backtest_fold",
     "backtest_score",

@@ -4,12 +4,13 @@ night itself can keep it from coming.
 
 import logging
 import re
+from dataclasses import replace
 from datetime import date
 from html import unescape
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Engine, text
 
 from db.admin.copying import table_counts
 from db.engine import reading, transaction
@@ -20,9 +21,11 @@ from flows.dashboard.markets import NotThereError
 from flows.dashboard.studies import report_page
 from flows.night_page import night_page
 from flows.nightly.context import MarketContext, Tonight
+from flows.nightly.night import run_night
 from flows.nightly.report import publish_night
 from flows.settings import data_folder
 from tests.support.commands import Command
+from tests.support.dashboard_store import served_to_a_reader
 from tests.support.nights import AS_OF, after_nights
 
 DAYS = [day.date() for day in sessions_up_to("XNYS", AS_OF, 2)]
@@ -100,6 +103,18 @@ def test_a_page_holds_what_the_store_does_and_a_past_one_is_written_again_the_sa
     code, _, complaint = command("report", "simulated", "--as-of", "2024-03-01")
     assert code == 2
     assert re.search("never run: .*2024-06-28 to 2024-07-01", complaint)
+
+
+def test_a_role_that_only_reads_opens_the_page_of_a_night(
+    context: MarketContext, postgresql_server: str
+) -> None:
+    def filled(owner: Engine) -> None:
+        run_night(replace(context, engine=owner), AS_OF)
+
+    with served_to_a_reader(postgresql_server, "a_night_to_read", filled) as site:
+        answer = site.get(f"/market/simulated/night/{AS_OF}")
+    assert answer.status == 200
+    assert "L01" in answer.body
 
 
 @pytest.mark.soak

@@ -126,9 +126,9 @@ def every_link_leads_somewhere(visit: Visit) -> None:
 
 
 def what_is_asked_reads_views_alone_and_no_name_is_part_of_it(visit: Visit) -> None:
-    # A role of `dtml db grant-reader` may read the tables of studies too. The file of a user's own
+    # A role of `dtml db grant-reader` may read these tables too. The file of a user's own
     # market is read for its costs, and the pages do without where a role may not read it.
-    is_read = {*schema.FINDINGS, "market_file"}
+    is_read = {*schema.READABLE, "market_file"}
     tables = "|".join(each for each in schema.metadata.tables if each not in is_read)
     names = (MARKET, *STOCKS, EVIL, *EVIL_STOCKS, FIRST_RUN, *EVIL_RUNS, str(NIGHT), str(LEVEL))
     assert len(visit.statements) > 100

@@ -117,9 +117,9 @@ def test_both_engines_give_the_same_rows_whoever_asks_and_whatever_the_plan(
 
 
 @pytest.mark.soak
-def test_who_gave_these_answers_may_read_no_table(on_postgresql: Engine) -> None:
-    with pytest.raises(StoreUsageError, match=r"permission denied .*prediction"):
-        select(on_postgresql, "select * from prediction")
+def test_who_gave_these_answers_may_read_no_price(on_postgresql: Engine) -> None:
+    with pytest.raises(StoreUsageError, match=r"permission denied .*price"):
+        select(on_postgresql, "select * from price")
 
 
 @pytest.mark.soak

@@ -53,8 +53,8 @@ def test_a_reader_asks_as_dtml_query_does(store: tuple[Engine, str], analyst: En
     own = open_engine(named, read_only=True)
     require_current_schema(own)
     assert select(own, "select count(*) as n from prediction_history")["n"].tolist() == [3]
-    with pytest.raises(StoreUsageError, match=r"permission denied .*prediction"):
-        select(own, "select * from prediction")
+    with pytest.raises(StoreUsageError, match=r"permission denied .*outcome"):
+        select(own, "select * from outcome")
     own.dispose()
 
 
@@ -65,19 +65,26 @@ def test_the_commands_of_a_reader_are_those_that_the_page_names(
     url = analyst.url.set(drivername="postgresql").render_as_string(hide_password=False)
     monkeypatch.setenv("DTML_DATABASE_URL", url)
     page = (ROOT / "db" / "README.md").read_text()
-    for asked in (["query", "select 1"], ["questions"], ["markets"], ["db", "dictionary"]):
+    for asked in (
+        ["query", "select 1"],
+        ["questions"],
+        ["markets"],
+        ["runs"],
+        ["history", "A"],
+        ["db", "dictionary"],
+    ):
         assert command(*asked)[0] == 0, asked
         assert f"dtml {' '.join(asked[: 1 + (asked[0] == 'db')])}" in " ".join(page.split())
-    for asked in (["status"], ["runs"], ["history", "A"], ["db", "check"]):
+    for asked in (["status"], ["db", "check"]):
         code, said, complaint = command(*asked)
         assert (code, "permission denied" in said + complaint) == (1, True), asked
 
 
-def test_a_reader_reads_what_studies_found_and_no_other_table(analyst: Engine) -> None:
+def test_a_reader_reads_what_studies_and_nights_found_and_no_other_table(analyst: Engine) -> None:
     with analyst.connect() as conn:
-        for table in tables.FINDINGS:
+        for table in tables.READABLE:
             assert conn.execute(text(f"select count(*) from {table}")).scalar_one() >= 0
-    for table in set(tables.metadata.tables) - set(tables.FINDINGS):
+    for table in set(tables.metadata.tables) - set(tables.READABLE):
         with pytest.raises(sa.exc.ProgrammingError, match=rf"permission denied .*{table}"):
             run(analyst, f"select 1 from {table}")
 
@@ -105,8 +112,8 @@ def test_a_grant_that_is_given_again_is_the_same(store: tuple[Engine, str]) -> N
 def test_rights_from_before_are_taken_back(store: tuple[Engine, str]) -> None:
     with transaction(store[0]) as conn:
         conn.execute(text(f"create role {NAME} login"))
-        conn.execute(text(f"grant all on prediction, night_log to {NAME}"))
-        conn.execute(text(f"grant select (market), update (market) on night to {NAME}"))
+        conn.execute(text(f"grant all on outcome, night_log to {NAME}"))
+        conn.execute(text(f"grant select (market), update (market) on alert to {NAME}"))
         conn.execute(text("create schema another"))
         conn.execute(text("create table another.secret as select 1 as x"))
         conn.execute(text(f"grant usage, create on schema another to {NAME}"))
@@ -114,8 +121,8 @@ def test_rights_from_before_are_taken_back(store: tuple[Engine, str]) -> None:
     assert not grant_reader(store[0], NAME)
     analyst = as_role(store[1], NAME)
     for sql in (
-        "select * from prediction",
-        "select market from night",
+        "select * from outcome",
+        "select market from alert",
         "select * from another.secret",
     ):
         with pytest.raises(sa.exc.ProgrammingError, match="permission denied"):
