@@ -217,7 +217,7 @@ def orders_of_night(night: NightFacts, ranking: pd.DataFrame) -> pd.DataFrame:
     return (
         orders.assign(
             action=pd.Categorical(actions, in_order),
-            place=ranking.set_index("symbol")["place"].astype(float),
+            place=ranking.set_index("symbol")["place"].reindex(orders.index).astype(float),
         )
         .rename_axis("symbol")
         .reset_index()

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import date
+from typing import Any
 
 import pandas as pd
 from sqlalchemy import Connection
@@ -20,11 +21,11 @@ from dtml.markets import Market
 from dtml.pages.figures import Row, records
 from dtml.pages.night import ends, night_report, ranking_words
 from dtml.pages.rendering import said
+from dtml.pages.second_source import comparison_words, differences
 from dtml.prices.sessions import sessions_up_to
 from flows.freezing import link_of_night
 from flows.morning import hindsight, morning
 from flows.night_facts import NightFacts, stored_counts
-from flows.second_source import comparison_of_night
 from flows.service.status import REJECTED_SESSIONS
 
 # What the reason of a stock that a night left out begins with, where the stock had no price.
@@ -98,6 +99,18 @@ def stored_attention(conn: Connection, night: Row) -> Attention:
     return Attention.of(
         read(conn, "attention_weight", columns="symbol, source, weight", **of_night)
     )
+
+
+def comparison_of_night(conn: Connection, market: str, as_of: date) -> dict[str, Any] | None:
+    """Return what the page of a night says of its comparison: `words`, and the `differences`."""
+    comparison = read_row(conn, "comparison_log", market=market, as_of=as_of)
+    if comparison is None:
+        return None
+    rows = read(conn, "price_disagreement", market=market, as_of=as_of)
+    return {
+        "words": comparison_words(comparison),
+        "differences": differences(rows, comparison["symbols"]),
+    }
 
 
 def survivorship_of_nights(conn: Connection, market: Market, as_of: date) -> Survivorship:

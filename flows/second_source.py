@@ -15,10 +15,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 import pandas as pd
-from sqlalchemy import Connection
 
 from db.engine import reading, transaction
-from db.read import read, read_row
+from db.read import read
 from db.rows import fetches, prices
 from dtml.errors import DtmlError
 from dtml.markets.definition import SecondSource
@@ -127,18 +126,6 @@ def words_of_lost_bars(context: MarketContext, session: date) -> str:
     noun = "symbol" if len(lost) == 1 else "symbols"
     source = lost["source"].iloc[0]
     return f"; the second source, {source}, has that session for {len(lost):,} {noun}"
-
-
-def comparison_of_night(conn: Connection, market: str, as_of: date) -> dict[str, Any] | None:
-    """Return what the page of a night says of its comparison: `words`, and the `differences`."""
-    comparison = read_row(conn, "comparison_log", market=market, as_of=as_of)
-    if comparison is None:
-        return None
-    rows = read(conn, "price_disagreement", market=market, as_of=as_of)
-    return {
-        "words": comparison_words(comparison),
-        "differences": differences(rows, comparison["symbols"]),
-    }
 
 
 def _first_sessions(context: MarketContext, as_of: date, fetched: FetchResult) -> dict[str, date]:

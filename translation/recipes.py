@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 import torch
 from pydantic import AfterValidator, Field
@@ -164,11 +164,12 @@ def _network(values: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(kind, str) or kind not in KINDS:
         raise DefinitionError("kind", f"expected one of {', '.join(KINDS)}, got {kind!r}")
     checked_settings(KINDS[kind], values, left_out=OF_TOKENS, kind=str, size=Literal[*SIZES] | None)
-    for name, value in values.items():
+    whole_numbers = {name for name, of in get_type_hints(KINDS[kind]).items() if of is int}
+    for name in whole_numbers & values.keys():
         # 0 learned positions mean sinusoids; every other whole number is a size.
         least = 0 if name == "learned_positions" else 1
-        if type(value) is int and value < least:
-            raise DefinitionError(name, f"expected {least} or more, got {value}")
+        if values[name] < least:
+            raise DefinitionError(name, f"expected {least} or more, got {values[name]}")
     return values
 
 
@@ -257,12 +258,13 @@ def _made(place: str, make: Callable[[], T]) -> T:
 
 
 def _corpus(file: Path, table: str, files: CorpusFiles) -> Corpus:
-    # Absolute paths: the model's card stores those of its tests.
-    target = None if files.target is None else files.target.resolve()
+    # Absolute paths: the model's card stores those of its tests. Links stay: their names tell the
+    # language, and what they lead to may not.
+    target = None if files.target is None else files.target.absolute()
     first, second = files.columns
     return _made(
         f"{file}: [{table}]",
-        lambda: Corpus(files.source.resolve(), target, (first, second), name=table),
+        lambda: Corpus(files.source.absolute(), target, (first, second), name=table),
     )
 
 

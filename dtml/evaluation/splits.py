@@ -1,10 +1,10 @@
 """Split history for training and scoring, so that no outcome trained on reaches the scored days.
 
 The folds of a ranking's walk come from here, and the validation days that choose an epoch, a slope
-or a setting. Days are positions, in time. The outcome
-of a day takes `horizon` sessions: the outcome of position p is known at the close of p + horizon. A
-day is left out of the training unless its outcome was known `gap` sessions before the first scored
-day, as in López de Prado, Advances in Financial Machine Learning (2018), chapter 7.
+or a setting. Days are positions, in time. The outcome of a day takes `horizon` sessions: that of
+position p is known at the close of p + horizon. A day is left out of the training unless its
+outcome was known `gap` sessions before the first scored day, as in López de Prado, Advances in
+Financial Machine Learning (2018), chapter 7.
 
 A split is honest only if its features are known at the close of their day; that, the look-ahead
 audit checks (`dtml.lookahead`).

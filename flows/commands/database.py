@@ -226,7 +226,7 @@ def _compact(engine: Engine) -> None:
 def grant_reader(
     name: Annotated[str, typer.Argument(help="A PostgreSQL role; it is created if missing.")],
 ) -> None:
-    """Let a PostgreSQL role read the documented views and the results of studies, and nothing else.
+    """Let a PostgreSQL role read the documented views, and what studies and nights found, alone.
 
     The role loses its other rights in this database, and so do roles that have theirs only because
     every role has them. DTML_DATABASE_URL must name a superuser. DTML_READER_PASSWORD, if set,

@@ -147,7 +147,10 @@ def _holdings(file: Path) -> "pd.Series[float]":
     place = str(file)
     try:
         with file.open(encoding="utf-8-sig", newline="") as stream:
-            for number, row in enumerate(csv.DictReader(stream), start=1):
+            reader = csv.DictReader(stream)
+            if not {"symbol", "shares"} <= set(reader.fieldnames or ()):
+                raise ValueError(f"its columns are {reader.fieldnames or 'none'}")
+            for number, row in enumerate(reader, start=1):
                 place = f"{file}, row {number} below the heading"
                 symbol = row["symbol"].strip()
                 shares = float(row["shares"])
@@ -160,7 +163,7 @@ def _holdings(file: Path) -> "pd.Series[float]":
                 ):
                     raise ValueError(f"{symbol!r}, {shares:g}")
                 holdings[symbol] = shares
-    except (OSError, KeyError, TypeError, ValueError) as error:
+    except (OSError, TypeError, ValueError, csv.Error) as error:
         raise UsageError(
             f"{place}, is no holding ({error}): give a CSV file with the columns symbol and "
             "shares, which lists each symbol once, and its shares as a number of 0 or more without "

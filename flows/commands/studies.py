@@ -99,11 +99,6 @@ def backtest(
     require_index_with_prices(request)
     if cluster is not None:
         refuse({"--workers": workers > 1}, "--cluster trains on other machines")
-    if (request.overrides or {}).get("warm_start"):
-        refuse(
-            {"--workers": workers > 1, "--cluster": cluster},
-            "--warm-start trains each fold from the previous one",
-        )
     if cluster is not None and not re.fullmatch(r"[a-z]+://\S+:\d+", cluster):
         raise UsageError(
             f"--cluster {cluster!r} is not a scheduler's address: give one such as "

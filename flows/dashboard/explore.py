@@ -173,7 +173,10 @@ def answer_chart(rows: pd.DataFrame) -> Chart | None:
     numbers = [str(name) for name in rows if pd.api.types.is_float_dtype(rows[name])]
     if dated is None or not numbers:
         return None
-    days = pd.to_datetime(rows[dated].astype(str).str.slice(0, 10))  # of a moment too, its day
+    # Of a moment too, its day; an answer may also have missing and impossible ones.
+    words = rows[dated].astype(str).str.slice(0, 10)
+    days = pd.to_datetime(words, format="%Y-%m-%d", errors="coerce").dropna()
+    rows = rows.loc[days.index]
     if days.is_unique:
         panels = [
             Panel(title=name, lines={name: rows[name].set_axis(days)}, height=120)

@@ -40,6 +40,7 @@ from dtml.evaluation.breakdowns import TrackRecord, rolling_figures, slice_score
 from dtml.evaluation.calibration import coverage, curve_with_intervals
 from dtml.evaluation.ranking import Days
 from dtml.evaluation.survivorship import Survivorship, survivorship_of
+from dtml.experiments import Experiment
 from dtml.inference import choose_device
 from dtml.machine import torch_build
 from dtml.markets.definition import FREE, Costs
@@ -472,13 +473,13 @@ def open_backtest(
     """Open the stored prices of a market, and lay out the folds.
 
     They run on the Dask cluster at the address `cluster` or, without one, here or in several
-    `workers`: with a warm start here alone, as each fold begins with the weights of the one before.
-    On a cluster, each of several seeds of a fold is trained by a task of its own.
+    `workers`. On a cluster, each of several seeds of a fold is trained by a task of its own.
 
-    Raises UsageError where the store lacks prices of the last sessions of the plan, where the plan
-    has no session or too short a history before it, and for a day of `attention` that is no session
-    of it. For a plan with prices known "then", it is also raised where too few bars of the first
-    training's last session were known when the next session opened.
+    Raises UsageError where the store lacks prices of the last sessions of the plan; where the plan
+    has no session, or too short a history before it; for a day of `attention` that is no session of
+    it; where folds with a warm start would be trained side by side; and for a plan with prices
+    known "then", where too few bars of the first training's last session were known when the next
+    session opened.
     """
     context = open_stored_context(request)
     calendar = context.market.calendar
@@ -532,13 +533,21 @@ def open_backtest(
                 "Choose a later --from, before whose opening a night or a fetch had stored them "
                 "(the view fetch_log has the times), or leave out --prices-known"
             )
-    runner: Runner = one_by_one
-    if cluster is not None:
-        seeds = experiment.seeds
-        runner = partial(on_cluster, cluster, seeds if seeds > 1 else 0)
-    elif workers > 1:
-        runner = partial(beside, workers)
+    runner = _runner(experiment, workers, cluster)
     return Backtest(context, request, plan, laid_out, bars, runner, attention)
+
+
+def _runner(experiment: Experiment, workers: int, cluster: str | None) -> Runner:
+    if cluster is None and workers == 1:
+        return one_by_one
+    if experiment.warm_start:
+        raise UsageError(
+            "warm_start trains each fold from the previous one, so folds cannot be trained side by "
+            "side: leave out --workers and --cluster, or the warm start"
+        )
+    if cluster is None:
+        return partial(beside, workers)
+    return partial(on_cluster, cluster, experiment.seeds if experiment.seeds > 1 else 0)
 
 
 def folds(sessions: pd.DatetimeIndex, retrain_every: int) -> tuple[Fold, ...]:

@@ -56,6 +56,8 @@ def translate_lines(model: Model, source: Path, to: Path, how: Search, receipt: 
         raise TranslationError(
             f"another process is writing {to}: wait until it ends, or choose another file"
         ) from None  # the lock's own error would add nothing
+    except OSError as error:  # that of a write names no file
+        raise OSError(error.errno, error.strerror, error.filename or str(to)) from error
     return total
 
 

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -33,6 +34,7 @@ from flows.studies.backtest import (
     Fold,
     FoldRun,
     Job,
+    Plan,
     Result,
     one_by_one,
     open_backtest,
@@ -310,6 +312,16 @@ def test_attention_is_kept_for_the_days_asked_for(run_request: RunRequest) -> No
         open_backtest(run_request, backtest.plan, attention=[date(2024, 4, 1)])
 
 
+@pytest.mark.parametrize("where", [{"workers": 2}, {"cluster": "tcp://host:1"}])
+def test_folds_with_a_warm_start_are_trained_in_one_place(
+    run_request: RunRequest, where: dict[str, Any]
+) -> None:
+    warm = replace(run_request, overrides={"warm_start": True})
+    plan = Plan(first=date(2024, 3, 4), last=date(2024, 3, 25), retrain_every=10)
+    with pytest.raises(UsageError, match="warm_start"):
+        open_backtest(warm, plan, **where)
+
+
 def test_spans_that_cannot_be_walked_are_the_users_mistake(run_request: RunRequest) -> None:
     with pytest.raises(UsageError, match=r"2024-05-31.*2024-06-20"):
         backtest_of(run_request, last=date(2024, 6, 20))
@@ -455,13 +467,12 @@ def test_a_market_of_which_nothing_is_stored_says_where_prices_may_come_from(
         "--cluster nonsense",
         "--cluster tcp://host",
         "--workers 2 --cluster tcp://host:1",
-        "--workers 2 --warm-start",
     ],
 )
 def test_a_place_that_no_fold_can_run_at_is_the_users_mistake(where: str, command: Command) -> None:
     code, _, complaint = command(*SPAN, *where.split())
     assert code == 2
-    assert complaint.startswith(("error: --cluster", "error: --workers", "error: --warm-start"))
+    assert complaint.startswith(("error: --cluster", "error: --workers"))
 
 
 @pytest.mark.soak

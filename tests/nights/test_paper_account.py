@@ -392,17 +392,23 @@ def test_a_file_of_positions_is_read_to_the_letter(
         ("NA,3", "close of NA from"),
         ("null,3", "close of null from"),
         ("00123 ,3", "close of 00123 from"),
-        ("L01,inf", "row 1 below.*L01 'inf': the shares"),
-        ("L01,", "L01 '': the shares"),
-        ("L01,nan", "L01 'nan': the shares"),
-        ("L01,1,000", "more fields than"),
-        (",3", "row 1 below.*symbol is"),
-        ("L01,3\nL01,4", "row 2 below.* L01 .*already"),
+        ("L01,inf", "row 1 below.*L01.*inf"),
+        ("L01,", "row 1 below.*''"),
+        ("L01,nan", "row 1 below.*L01.*nan"),
+        ("L01,1,000", "row 1 below.*L01.*1"),
+        (",3", "row 1 below.*''"),
+        ("L01,3\nL01,4", "row 2 below.*L01.*4"),
+        ('"L01,5\n' + 200_000 * "x", "field larger"),
     ):
         file.write_text(f"symbol,shares\n{written}\n")
         code, _, said = command(*asked)
         assert code != 0, written
         assert re.search(why, " ".join(said.split())), written
+    for heading in ("ticker,qty\nL01,3\n", "symbol;shares\nL01;3\n", ""):
+        file.write_text(heading)
+        code, _, said = command(*asked)
+        assert code != 0, heading
+        assert "columns are" in said
     file.write_text("symbol,shares\nL01,3\n")
     assert command(*asked)[0] == 0
 

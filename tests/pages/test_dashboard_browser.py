@@ -183,9 +183,6 @@ def test_the_keyboard_reaches_the_content_first(site: Site, chromium: Any) -> No
 def test_a_form_leads_where_it_says(site: Site, chromium: Any) -> None:
     page = chromium.new_page()
     page.goto(site.url + PAGES["market"])
-    page.get_by_label("Decide at").select_option(label="50 % coverage")
-    page.get_by_role("button", name="Show").click()
-    page.wait_for_url("**level=0.5**")
     page.get_by_label("Go to a stock").fill("S03")
     page.get_by_role("button", name="Go").click()
     page.wait_for_url(site.url + link(["market", MARKET, "stock", "S03"]))

@@ -3,6 +3,7 @@ visitor's.
 """
 
 import logging
+from urllib.parse import quote
 
 import pytest
 import sqlalchemy as sa
@@ -187,3 +188,12 @@ def test_an_unforeseen_failure_shows_no_more_than_its_kind(
     assert "unexpected KeyError" in said
     assert f"{__file__}:" in said  # the line that failed
     assert "secret words" not in said
+
+
+def test_days_that_are_none_keep_no_answer_from_its_chart(site: Site) -> None:
+    rows = "select null as d, .4 as x union all select '2026-13-45', .5"
+    days = " union all ".join(f"select '2026-01-0{day}', .{day}" for day in (1, 2))
+    answer = site.get(f"/sql?q={quote(f'{rows} union all {days}')}")
+    assert answer.status == 200
+    assert "2026-13-45" in answer.body
+    assert "<figure" in answer.body

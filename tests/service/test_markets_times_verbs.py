@@ -209,7 +209,7 @@ def tables_without_rows(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def laid_out(columns: Sequence[text_tables.Column], *cells: Any, is_narrow: bool) -> Any:
         if not is_narrow:
-            found.extend(f"no row below {each.name}" for each in columns if not each.values)
+            found.extend(f"no row below {each.heading}" for each in columns if not each.cells)
         return lay_out(columns, *cells, is_narrow=is_narrow)
 
     monkeypatch.setattr(text_tables, "_laid_out", laid_out)

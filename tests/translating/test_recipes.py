@@ -131,6 +131,13 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     assert (recipe.validation.target, recipe.validation.columns) == (None, (1, 0))
     absolute = read(tmp_path, WHOLE.replace("train.xa.txt", "/elsewhere/x"))
     assert absolute.train.source == Path("/elsewhere/x")
+    # The name of a link tells the language, that of what it leads to may not.
+    (tmp_path / "train.xa.txt").symlink_to("aaa.xb.txt")
+    assert read(tmp_path, WHOLE).train.source == tmp_path / "train.xa.txt"
+
+
+def test_no_dropout_is_a_whole_number_too(tmp_path: Path) -> None:
+    assert read(tmp_path, WHOLE + "[network]\ndropout = 0").network == {"dropout": 0}
 
 
 def test_the_corpus_chooses_the_size_and_the_file_overrides_what_it_tells(tmp_path: Path) -> None:
