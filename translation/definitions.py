@@ -33,19 +33,25 @@ T = TypeVar("T")
 EXPECTED = {
     "bool_type": "true or false",
     "dataclass_type": "a table",
+    "date_from_datetime_inexact": "a date without a time, such as 2026-01-20",
+    "date_from_datetime_parsing": "a date such as 2026-01-20",
     "date_type": "a date without quotes, such as 2026-01-20",
     "dict_type": "a table",
+    "float_parsing": "a number",
     "float_type": "a number",
     "greater_than": "a number above {gt:g}",
     "greater_than_equal": "{ge:g} or more",
+    "int_parsing": "a whole number",
+    "int_parsing_size": "a smaller number",
     "int_type": "a whole number",
     "less_than": "a number below {lt:g}",
     "less_than_equal": "at most {le:g}",
     "string_type": "text in quotes",
-    "too_long": "at most {max_length} items",
-    "too_short": "{min_length} items or more",
+    "too_long": "at most {max_length} {items}",
+    "too_short": "{min_length} {items} or more",
     "tuple_type": "a list",
 }
+MISSING = ("missing", "missing_argument")  # the latter of a named tuple
 STRICT = ConfigDict(extra="forbid")
 
 
@@ -196,18 +202,24 @@ def mistake(problem: ValidationError, values: Mapping[str, Any]) -> str:
     name = ".".join(key).replace(".[", "[")
     if own is not None:
         return f"{name}: {own}"
-    if error["type"] == "missing":
+    if error["type"] in MISSING:
         return f"{name}: missing; add this key"
     alternatives = [other for other_key, _, other in found if other_key == key]
-    expected = " or ".join(dict.fromkeys(map(_expected, alternatives)))
+    if not all(other["type"].endswith(("_type", "literal_error")) for other in alternatives):
+        # One has the type of the value; those of other types were not meant.
+        alternatives = [other for other in alternatives if not other["type"].endswith("_type")]
+    expected = " or ".join(dict.fromkeys(map(expectation, alternatives)))
     value = error["input"]
     hint = nearest(str(value), re.findall("'(.*?)'", expected))
     return f"{name}: expected {expected}{hint}, got {shown(value)}"
 
 
-def _expected(error: Any) -> str:
+def expectation(error: Any) -> str:
+    """Return what is expected in place of a value, by pydantic's error."""
     if error["type"] in EXPECTED:
-        return EXPECTED[error["type"]].format(**error.get("ctx", {}))
+        bounds = error.get("ctx", {})
+        items = "item" if 1 in (bounds.get("min_length"), bounds.get("max_length")) else "items"
+        return EXPECTED[error["type"]].format(**bounds, items=items)
     return str(error["msg"]).removeprefix("Input should be ")
 
 
@@ -225,7 +237,7 @@ def _key(error: Any, values: Any) -> list[str]:
             parts.append(part)
             values = values[part]
     own = error.get("ctx", {}).get("error")
-    if error["type"] == "missing":
+    if error["type"] in MISSING:
         parts.append(error["loc"][-1])
     elif isinstance(own, DefinitionError):
         parts.append(own.key)
@@ -237,6 +249,8 @@ def shown(value: object) -> str:
     """Return a value as errors quote it, at most 60 characters."""
     # Dates and times as TOML has them, not as Python calls them.
     text = str(value) if isinstance(value, date | time) else repr(value)
+    if isinstance(value, list):
+        text = f"[{', '.join(map(shown, value))}]"
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

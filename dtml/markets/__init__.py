@@ -10,6 +10,7 @@ from pathlib import Path
 
 from dtml.errors import UsageError
 from dtml.markets.definition import (
+    SYMBOL_RULE,
     Calendar,
     CalendarCode,
     Checks,
@@ -18,6 +19,7 @@ from dtml.markets.definition import (
     Market,
     MarketFile,
     MarketKeys,
+    SecondSource,
     Sessions,
     is_symbol,
 )
@@ -28,7 +30,7 @@ from dtml.markets.members import (
     refuse_other_counts,
     with_members,
 )
-from translation.definitions import DefinitionError, checked, parse
+from translation.definitions import DefinitionError, checked, parse, shown
 
 __all__ = [
     "Checks",
@@ -134,14 +136,8 @@ def _market_of(name: str, said: MarketFile, stored_members: str | None) -> Marke
             f"{said.index.symbol!r} is also a constituent; give the index a symbol of its own, or "
             "take this one out of the constituents",
         )
-    others = {} if said.second_source is None else said.second_source.symbols
-    # A market without a list takes its stocks from the prices, which may have any symbols.
-    for symbol in others if symbols else ():
-        if symbol not in symbols and symbol != said.index.symbol:
-            raise DefinitionError(
-                f"second_source.symbols.{symbol}",
-                "the market does not list this symbol; correct or delete this key",
-            )
+    if said.second_source is not None:
+        _refuse_symbols(said.second_source, symbols, said.index.symbol)
     market = Market(
         **{each.name: getattr(said, each.name) for each in fields(MarketKeys)},
         name=name,
@@ -154,6 +150,23 @@ def _market_of(name: str, said: MarketFile, stored_members: str | None) -> Marke
     if members is not None and listed.count is not None:
         refuse_other_counts(market, listed.count)
     return market
+
+
+def _refuse_symbols(second: SecondSource, symbols: set[str], index: str) -> None:
+    """Raise DefinitionError for a second source's symbol that is no stock's, or is invalid."""
+    # A market without a list takes its stocks from the prices, which may have any symbols.
+    for symbol in second.symbols if symbols else ():
+        if symbol not in symbols and symbol != index:
+            raise DefinitionError(
+                f"second_source.symbols.{symbol}",
+                "the market does not list this symbol; correct or delete this key",
+            )
+    for symbol in sorted((symbols or {"A"}).difference(second.symbols)):
+        name = symbol + (second.suffix or "")
+        if not is_symbol(name):
+            raise DefinitionError(
+                "second_source.suffix", f"{shown(name)} is not a valid symbol; use {SYMBOL_RULE}"
+            )
 
 
 def _refuse_repeats(stays: tuple[Constituent, ...]) -> None:

@@ -42,6 +42,7 @@ from translation.definitions import (
     must,
     nearest,
     one_of,
+    refuse_unknown,
     shown,
 )
 
@@ -299,9 +300,13 @@ class FeedAccess(Definition):
 def _named(value: Any, info: ValidationInfo) -> Any:
     """Return a table of a stock, which may be its symbol alone, with its symbol at the source."""
     table = {"symbol": value} if isinstance(value, str) else value
-    if isinstance(table, dict) and isinstance(table.get("symbol"), str):
-        return {"source_symbol": table["symbol"] + info.data.get("suffix", ""), **table}
-    return table
+    if not isinstance(table, dict) or not isinstance(table.get("symbol"), str):
+        return table
+    symbol = table["symbol"]
+    name = table.get("source_symbol", symbol + info.data.get("suffix", ""))
+    if "source_symbol" not in table and is_symbol(symbol) and not is_symbol(name):
+        raise ValueError(f"with suffix, {shown(name)} is not a valid symbol; use {SYMBOL_RULE}")
+    return {**table, "source_symbol": name}
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -404,10 +409,17 @@ class Checks(Definition):
 
 
 class Since(NamedTuple):
-    """A rate, from a day on."""
+    """A rate, from a day on: a table of the file, and a tuple afterwards, as digests have it."""
 
     since: Day
     rate: Number
+
+
+def _table(value: Any) -> Any:
+    if not isinstance(value, dict | tuple):  # a file has no tuple
+        raise ValueError(f"expected a table, got {shown(value)}")
+    refuse_unknown(value, Since._fields)
+    return value
 
 
 def _in_order(rates: tuple[Since, ...]) -> tuple[Since, ...]:
@@ -416,16 +428,30 @@ def _in_order(rates: tuple[Since, ...]) -> tuple[Since, ...]:
 
 
 # One for all days, or each from its day on.
-Rate = Number | Annotated[tuple[Since, ...], Field(min_length=1), AfterValidator(_in_order)]
-
-
-def _rates(rate: Rate) -> list[float]:
-    """Return all values that a rate has, whatever their dates."""
-    return [rate] if isinstance(rate, float | int) else [value for _, value in rate]
+Rate = (
+    Number
+    | Annotated[
+        tuple[Annotated[Since, BeforeValidator(_table)], ...],
+        Field(min_length=1),
+        AfterValidator(_in_order),
+    ]
+)
 
 
 def _at_least(least: float) -> AfterValidator:
-    return must(lambda rate: min(_rates(rate)) >= least, f"a rate of {least:g} or more")
+    def validated(rate: Rate) -> Rate:
+        if isinstance(rate, float):
+            if rate < least:
+                raise ValueError(f"expected {least:g} or more, got {rate:g}")
+            return rate
+        for number, (_, value) in enumerate(rate, start=1):
+            if value < least:
+                raise DefinitionError(
+                    f"[{number}].rate", f"expected {least:g} or more, got {value:g}"
+                )
+        return rate
+
+    return AfterValidator(validated)
 
 
 def rate_on(rate: Rate, sessions: "pd.DatetimeIndex") -> "npt.NDArray[np.float64]":
@@ -556,6 +582,10 @@ class Calendar:
 AnyCalendar = str | Calendar
 
 
+def _once_in_order(listed: Sequence[ComparedField]) -> tuple[ComparedField, ...]:
+    return tuple(name for name in COMPARED_FIELDS if name in listed)
+
+
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class SecondSource(Definition):
     """Another source of a market's bars, with which the bars that a night stores are compared."""
@@ -569,7 +599,9 @@ class SecondSource(Definition):
     """Its symbols by the market's, where they differ."""
     suffix: Text | None = None
     """Appended to the symbols of all other stocks."""
-    fields: Annotated[tuple[ComparedField, ...], Field(min_length=1)] = COMPARED_FIELDS
+    fields: Annotated[
+        tuple[ComparedField, ...], Field(min_length=1), AfterValidator(_once_in_order)
+    ] = COMPARED_FIELDS
     """What is compared. Default: all."""
     price_unit: Positive = 1.0
     """The value of 1 in its prices, in the market's currency: .01 where it gives pence."""

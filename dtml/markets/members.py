@@ -142,9 +142,8 @@ def constituents_of(spells: Sequence[Spell], listed: Listed) -> tuple[Constituen
     Raises DefinitionError for an entry of `symbols` with dates of its own, or not in the table.
     """
     renamed = {spell.symbol: spell.stock for spell in spells}
-    details = {
-        spell.stock: Constituent(spell.stock, spell.stock + listed.suffix) for spell in spells
-    }
+    stocks = {spell.stock for spell in spells}
+    details: dict[str, Constituent] = {}
     for entry in listed.symbols:
         if entry.since is not None or entry.until is not None:
             raise DefinitionError(
@@ -152,7 +151,7 @@ def constituents_of(spells: Sequence[Spell], listed: Listed) -> tuple[Constituen
                 f"{entry.symbol!r} has dates, but members gives all dates; delete its since and "
                 "until here",
             )
-        if entry.symbol not in details:
+        if entry.symbol not in stocks:
             now = renamed.get(entry.symbol)
             raise DefinitionError(
                 "constituents.symbols",
@@ -162,6 +161,13 @@ def constituents_of(spells: Sequence[Spell], listed: Listed) -> tuple[Constituen
                 else f"members renames {entry.symbol!r} to {now!r}; use that symbol here",
             )
         details[entry.symbol] = entry
+    for stock in sorted(stocks.difference(details)):
+        name = stock + listed.suffix
+        if not is_symbol(name):
+            raise DefinitionError(
+                "constituents.suffix", f"{shown(name)} is not a valid symbol; use {SYMBOL_RULE}"
+            )
+        details[stock] = Constituent(stock, name)
     stays: list[Constituent] = []
     for spell in spells:
         stay = replace(details[spell.stock], since=spell.since, until=spell.until)

@@ -217,6 +217,17 @@ def test_an_entry_beside_a_table_only_describes_a_stock_of_it(
         market_of(tmp_path, "A,2022-01-03,", more=f"symbols = [{entry}]\n")
 
 
+def test_a_suffix_that_makes_no_symbol_is_refused_but_of_a_stock_that_does_not_have_it(
+    tmp_path: Path,
+) -> None:
+    suffix = 'suffix = "/../x"\n'
+    with pytest.raises(UsageError, match=r"constituents\.suffix: 'A/\.\./x' is not a valid symbol"):
+        market_of(tmp_path, "A,2022-01-03,", more=suffix)
+    own = f'{suffix}symbols = [{{ symbol = "A", source_symbol = "A.L" }}]\n'
+    (stay,) = market_of(tmp_path, "A,2022-01-03,", more=own).constituents
+    assert stay.source_symbol == "A.L"
+
+
 def test_an_entry_under_a_symbol_that_a_table_renames_is_refused_with_the_new_one(
     tmp_path: Path,
 ) -> None:
