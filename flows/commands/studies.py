@@ -1,5 +1,6 @@
 """The commands over years of history: backtests and the audit."""
 
+import math
 import re
 from dataclasses import replace
 from datetime import date
@@ -45,10 +46,23 @@ class LookAheadError(DtmlError):
     """Say that a prediction depends on what came after it was made."""
 
 
+def cost(text: str) -> float:
+    """Return the cost that an option names."""
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = math.nan
+    if not 0 <= rate <= 10_000:  # nan is in no range
+        raise typer.BadParameter(f"{text!r} is not a number from 0 to 10,000")
+    return rate
+
+
 BasisPoints = Annotated[
     float | None,
     typer.Option(
-        min=0, max=10_000, help="Basis points instead of the market's; borrow is per year."
+        parser=cost,
+        metavar="NUMBER",
+        help="Basis points instead of the market's, from 0 to 10,000; borrow is per year.",
     ),
 ]
 WORKERS = typer.Option(min=1, help="Processes that train folds in parallel.")

@@ -71,6 +71,7 @@ from flows.dashboard.studies import report_page, study_page
 from flows.dashboard.terms import TERMS
 from flows.failures import innermost_lines
 from flows.service.timeliness import Timeliness
+from translation.definitions import expectation
 
 # Values of the header Sec-Fetch-Site: "none" is a person who typed an address or chose a bookmark.
 # Another port of this machine is "same-site", and may belong to another program.
@@ -290,8 +291,9 @@ def _known_level(level: float | None) -> float | None:
 PathName = Annotated[str, AfterValidator(lambda text: _name(unquote(text)))]
 OptionalName = Annotated[str | None, AfterValidator(lambda text: _name(text) if text else None)]
 # A form sends an empty text.
-OptionalDay = Annotated[date | None, BeforeValidator(lambda text: text or None)]
-Level = Annotated[float | None, AfterValidator(_known_level)]
+EMPTY_IS_NONE = BeforeValidator(lambda text: text or None)
+OptionalDay = Annotated[date | None, EMPTY_IS_NONE]
+Level = Annotated[float | None, EMPTY_IS_NONE, AfterValidator(_known_level)]
 Every = Annotated[int, Field(ge=0, le=LONGEST_REFRESH_S)]
 From = Annotated[OptionalDay, Query(alias="from")]
 To = Annotated[OptionalDay, Query(alias="to")]
@@ -543,6 +545,16 @@ def _rendered(
     return HTMLResponse(template.render(values), status)
 
 
+def _mistake(error: Any) -> str:
+    """Say what is wrong with a value of an address, by pydantic's error."""
+    name = error["loc"][-1]
+    if error["type"] == "missing":
+        return f"{name}: missing; add ?{name}=... to the address"
+    is_own = error["type"] == "value_error"  # of a validator of this module
+    complaint = error["ctx"]["error"] if is_own else f"expected {expectation(error)}"
+    return f"{name}={error['input']}: {complaint}"
+
+
 async def _show_failure(request: Request, error: Exception) -> HTMLResponse:
     """Show an error in one line on a page, and log it if its status is 500 or more.
 
@@ -552,9 +564,7 @@ async def _show_failure(request: Request, error: Exception) -> HTMLResponse:
     headers: Mapping[str, str] = {}
     if isinstance(error, RequestValidationError):
         status = HTTPStatus.BAD_REQUEST
-        faults = error.errors()
-        message = "; ".join(f"{each['loc'][-1]}={each['input']}: {each['msg']}" for each in faults)
-        message = message.replace("Value error, ", "")  # pydantic's words before ours
+        message = "; ".join(map(_mistake, error.errors()))
     elif isinstance(error, HTTPException):
         status, message, headers = HTTPStatus(error.status_code), error.detail, error.headers or {}
         if status is HTTPStatus.NOT_FOUND:  # Starlette says only "Not Found"

@@ -475,6 +475,13 @@ def test_a_place_that_no_fold_can_run_at_is_the_users_mistake(where: str, comman
     assert complaint.startswith(("error: --cluster", "error: --workers"))
 
 
+@pytest.mark.parametrize("cost", ["nan", "inf", "-1", "10001", "low"])
+def test_a_cost_out_of_range_is_the_users_mistake(cost: str, command: Command) -> None:
+    code, _, complaint = command(*SPAN, "--half-spread", cost)
+    assert code == 2
+    assert f"'--half-spread': '{cost}' is not a number from 0 to" in complaint
+
+
 @pytest.mark.soak
 def test_a_fold_whose_seeds_were_trained_apart_trains_nothing_and_says_the_same(
     run_request: RunRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

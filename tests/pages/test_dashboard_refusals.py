@@ -32,14 +32,18 @@ UNKNOWN = {
     f"/market/{MARKET}?as_of=1999-01-01": f"choose the nearest, {DAYS[0].date()}",
 }
 MISTAKES = {
-    f"/market/{MARKET}?as_of=yesterday": "as_of=yesterday: ",
+    f"/market/{MARKET}?as_of=yesterday": "as_of=yesterday: expected a date such",
+    f"/market/{MARKET}?every=x": "every=x: expected a whole number",
+    f"/market/{MARKET}?every=-1": "every=-1: expected 0 or more",
     f"/market/{MARKET}/night/{DAYS[0].date()}?level=0.81": "level=0.81: it is",
-    f"/market/{MARKET}/night/{DAYS[0].date()}?level=high": "level=high: ",
+    f"/market/{MARKET}/night/{DAYS[0].date()}?level=high": "level=high: expected a number",
     f"/market/{MARKET}/night/{DAYS[0].date()}?level=nan": "level=nan: it is",
     "/table/run_log?size=1": "has no column 'size'",
     "/sql/rows.xml?q=select+1": "rows.xml: choose",
     "/sql/rows.csv?q=delete+from+run": "select",
-    f"/market/{MARKET}/stock/S01?from=2024-13-01": "from=2024-13-01: ",
+    f"/market/{MARKET}/stock/S01?from=2024-13-01": "from=2024-13-01: expected a date such",
+    f"/market/{MARKET}/stock/S01?from=2024-06-02T10:00": "expected a date without a time",
+    "/sql/rows.csv": "q: missing; add",
     f"/market/{MARKET}/stock/S01?from=2024-06-02&to=2024-06-01": "ends before it begins",
     f"/market/{MARKET}/stock/S01?kind=daily": "kind 'daily' is",
 }
@@ -53,6 +57,11 @@ def test_what_is_not_there_and_what_is_mistaken_is_said_in_a_line(site: Site, ad
     said = Page(answer.body).seen
     assert (UNKNOWN | MISTAKES)[address] in said
     assert "Traceback" not in said
+
+
+def test_an_empty_level_is_none(site: Site) -> None:
+    address = f"/market/{MARKET}/night/{DAYS[-1].date()}"
+    assert site.get(f"{address}?level=").body == site.get(address).body
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
