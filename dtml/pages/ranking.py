@@ -51,7 +51,7 @@ PUBLISHED = {
 AXES = {"group": "score group", "horizon": "days apart", "leg": "holding period"}
 OUTER = {1: "1, worst", 10: "10, best"}  # groups
 BARS = 31  # of a histogram
-YES, NO, UNCLEAR, TOO_EARLY = "Yes", "No", "Not proven", "Too early"
+YES, NO, UNCLEAR, TOO_EARLY = "Proven", "No", "Not proven", "Too early"
 # Columns of the daily tables that others give: sums so far, and gross less net.
 DERIVED = ["total", "gross_total", "net_total", "cost"]
 

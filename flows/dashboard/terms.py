@@ -80,24 +80,19 @@ TERMS: Mapping[str, Term] = {
         f"together. Below {MINIMUM_DAYS} nights there is none.",
     ),
     "skill": Term(
-        word="is there skill?",
-        meaning='"yes" means that the interval of the rank IC is above 0, "no, negative" that it '
+        word="skill",
+        meaning='"Proven" means that the interval of the rank IC is above 0, "negative" that it '
         'is below 0, and "not proven" that it includes 0. The best one-line rule so far is chosen '
         "in hindsight, which favours it.",
     ),
-    "since": Term(
-        word="since when?",
-        meaning="The session since which the interval of the rank IC so far has been above 0 "
-        "without a break.",
-    ),
     "costs": Term(
-        word="does it survive costs?",
+        word="after costs",
         meaning="What following the ranking earned after the market's costs, minus what equal "
         "parts of all its stocks (or the index) earned on the same days. It comes from the paper "
         f"account once that has {MINIMUM_DAYS} sessions, as a return a year; before, from the "
         "newest dtml ranking, else from the newest backtest, both as a Sharpe ratio. "
-        '"yes" and "no" mean that the interval excludes 0. Skill that does not survive costs is '
-        "usual: daily trades often cost more than a small rank IC brings.",
+        '"Ahead" and "behind" mean that the interval excludes 0. Skill that does not survive costs '
+        "is usual: daily trades often cost more than a small rank IC brings.",
     ),
     "account": Term(
         word="paper account",

@@ -168,8 +168,8 @@ def test_orders_are_what_the_account_holds_less_what_it_held(site: Site) -> None
     assert re.search(r"trades 2 .*keeps 1\.", seen)
     trades = f"Sell {STOCKS[0]} Keep {STOCKS[1]}"
     for address, words in (
-        (PAGES["market"], f"Buy 50.0 % each {STOCKS[2]} {trades}"),
-        (PAGES["first"], f"Buy 50.0 % each {STOCKS[2]} {trades}"),
+        (PAGES["market"], f"Buy {STOCKS[2]} 50.0 % each {trades}"),
+        (PAGES["first"], f"Buy {STOCKS[2]} 50.0 % each {trades}"),
     ):
         seen = Page(site.get(address).body).seen
         assert words.replace(" ", "") in re.sub(r"\s", "", seen)

@@ -96,7 +96,7 @@ def test_the_page_begins_with_four_answers_and_a_chart_and_ends_with_tables(text
     assert answers == sorted(answers)
     assert answers[-1] < main.index('role="img"') < main.index("<table")
     assert main.rindex('role="img"') < main.index("<table")
-    assert "Skill Yes , " in Page(text).seen
+    assert "Skill Proven , " in Page(text).seen
 
 
 DIGITS = 5e-5  # of a figure, relative: the CSV of a page has five digits

@@ -216,7 +216,7 @@ def test_a_planted_order_is_found_steady_and_worth_its_costs_only_if_they_are_sm
 @pytest.mark.parametrize(
     ("skill_of_rule", "word"),
     [
-        (-0.3, "Yes"),
+        (-0.3, "Proven"),
         (0.3, "Not proven"),
         (0.6, "No"),
     ],

@@ -24,7 +24,6 @@ def end_calendar(monkeypatch: pytest.MonkeyPatch, calendar: str, last: date) -> 
             sessions=exchange.sessions[kept],
             opens=exchange.opens[kept],
             closes=exchange.closes[kept],
-            last=last,
         )
 
     monkeypatch.setattr(sessions, "_exchange", shortened)
