@@ -14,8 +14,10 @@ from sqlalchemy import (
     Dialect,
     Integer,
     Table,
+    Text,
     or_,
 )
+from sqlalchemy import cast as sql_cast
 from sqlalchemy.dialects import postgresql, sqlite
 
 from db.errors import StoreError
@@ -136,13 +138,14 @@ def _is_changed(
 ) -> ColumnElement[bool]:
     """Return the condition that a stored row differs from new values in a column not in `stamps`.
 
-    NULL equals NULL.
+    NULL equals NULL. JSON is compared as its text, because PostgreSQL compares no other.
     """
-    differences = [
-        table.c[name].is_distinct_from(value)
-        for name, value in values.items()
-        if name not in stamps
-    ]
+    differences: list[ColumnElement[bool]] = []
+    for name in values.keys() - set(stamps):
+        both: list[ColumnElement[Any]] = [table.c[name], values[name]]
+        if isinstance(table.c[name].type, JSON):
+            both = [sql_cast(each, Text) for each in both]
+        differences.append(both[0].is_distinct_from(both[1]))
     return or_(*differences)
 
 

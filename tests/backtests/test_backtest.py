@@ -458,7 +458,7 @@ def test_a_market_of_which_nothing_is_stored_says_where_prices_may_come_from(
     code, _, complaint = command(*SPAN)
     assert code == 2
     assert "kdd17" in complaint
-    assert "--source" in complaint
+    assert "--prices" in complaint
 
 
 @pytest.mark.parametrize(

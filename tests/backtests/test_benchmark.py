@@ -327,11 +327,6 @@ def test_a_night_is_not_disturbed_by_a_benchmark_of_its_market(
     assert latest == [run["id"]]
 
 
-def test_only_sets_of_the_published_table_have_a_benchmark() -> None:
-    with pytest.raises(UsageError, match=r"simulated.* acl18, kdd17, ndx100"):
-        run_published(RunRequest("simulated"), 1, None, with_grid=False)
-
-
 @pytest.fixture
 def run_request(store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunRequest:
     """The small set in files, and an empty store."""
@@ -363,7 +358,7 @@ def test_files_that_cannot_be_the_set_are_refused_before_anything_is_stored(
     assert run_request.prices is not None
     wrong = {
         "--index needs --prices": replace(run_request, prices=None),
-        "simulated: .*--prices FILE --index FILE": RunRequest("simulated"),
+        "simulated: .*--prices FILE": RunRequest("simulated"),
         "data set simulated:.*8 stocks": replace(
             run_request, prices=run_request.prices.with_name("fewer.parquet")
         ),

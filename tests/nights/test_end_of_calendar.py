@@ -139,7 +139,7 @@ def test_a_market_of_the_package_goes_on_by_the_calendars_of_the_data_folder(
     assert next_session(calendar, date(2027, 2, 5)) == date(2027, 2, 9)
     assert read_market("kospi200").calendar == "XKRX"
     for text, complaint in (
-        (CALENDARS.replace("XSHG", "SHANGHAI"), r"calendars\.toml: SHANGHAI: unknown key"),
+        (CALENDARS.replace("XSHG", "SHANGHAI"), r"calendars\.toml: SHANGHAI: unknown"),
         (CALENDARS.replace("source", "because"), r"calendars\.toml: XSHG\.because: unknown key"),
     ):
         file.write_text(text)

@@ -185,7 +185,7 @@ def test_a_folder_of_prefects_that_others_may_write_to_is_refused(
     (tmp_path / "data" / "prefect").chmod(mode)
     code, said = start()
     assert code == 1
-    assert re.search("others can write .*DTML_DATA", said)
+    assert re.search("written to by others.*DTML_DATA", said)
 
 
 @pytest.mark.parametrize(
