@@ -255,23 +255,17 @@ def _translation_queues(conn: Connection, now: datetime) -> list[Work]:
     """
     works = []
     waiting = translations.queue_counts(conn, ["queued", "taken"])
-    taken = set(waiting.loc[waiting["status"] == "taken", "model"])
+    taken = waiting.loc[waiting["status"] == "taken", "model"]
+    recent = where.since(now - SILENT_FOR)
+    done = read(conn, "translation_job", columns="model", status="done", finished_at=recent)
+    alive = {*taken, *done["model"]}
     for model, number in waiting.groupby("model")["n"].sum().items():
-        finished_at = read_value(
-            conn,
-            "translation_job",
-            "finished_at",
-            status="done",
-            model=str(model),
-            order="-finished_at",
-        )
-        is_recent = finished_at is not None and now - finished_at < SILENT_FOR
         works.append(
             Work(
                 kind="translations",
                 name=str(model),
                 stage=f"{counted(number, 'text')} to translate",
-                is_alive=is_recent or model in taken,
+                is_alive=model in alive,
             )
         )
     return works
