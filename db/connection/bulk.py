@@ -141,8 +141,10 @@ def _is_changed(
     NULL equals NULL. JSON is compared as its text, because PostgreSQL compares no other.
     """
     differences: list[ColumnElement[bool]] = []
-    for name in values.keys() - set(stamps):
-        both: list[ColumnElement[Any]] = [table.c[name], values[name]]
+    for name, value in values.items():
+        if name in stamps:
+            continue
+        both: list[ColumnElement[Any]] = [table.c[name], value]
         if isinstance(table.c[name].type, JSON):
             both = [sql_cast(each, Text) for each in both]
         differences.append(both[0].is_distinct_from(both[1]))

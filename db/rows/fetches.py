@@ -80,6 +80,5 @@ def save_comparison(conn: Connection, row: Mapping[str, Any], differing: pd.Data
     value = tables.bar_disagreement.c
     earlier = (value.as_of == as_of, value.instrument_id.in_(of_market))
     conn.execute(sa.delete(tables.bar_disagreement).where(*earlier))
-    conn.execute(sa.delete(tables.price_comparison).filter_by(market=market, as_of=as_of))
     save(conn, "price_comparison", row)
     save(conn, "bar_disagreement", differing, market=market, as_of=as_of)
