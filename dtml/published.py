@@ -5,7 +5,7 @@ They are in `published.toml`, with the spans and the origin of each set.
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import date
 from itertools import product
 from pathlib import Path
@@ -16,6 +16,7 @@ from dtml.model import ModelConfig
 from dtml.network import NetworkConfig
 from dtml.networks import NETWORKS
 from dtml.training import TrainingConfig, settings_of
+from translation.definitions import refuse_unknown
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,8 @@ def _read_sets() -> dict[str, PublishedSet]:
         recipes = {}
         for network, own in table.pop("recipes").items():
             model, settings = NETWORKS[network], shared[network] | own
+            known = (each.name for kind in (model, TrainingConfig) for each in fields(kind))
+            refuse_unknown(settings, ["window", *known])
             recipes[network] = Recipe(
                 window=settings["window"],
                 model=replace(model, **settings_of(model, settings)),
