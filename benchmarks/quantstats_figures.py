@@ -12,8 +12,9 @@ import numpy as np
 import pandas as pd
 
 from dtml.backtest.performance import drawdown, session_sharpe
+from dtml.evaluation.breakdowns import ROLLING_SESSIONS
 from dtml.markets.definition import YEAR
-from dtml.pages.backtest import ROLLED, extremes, month_returns, ratios, rolling_chart
+from dtml.pages.backtest import extremes, month_returns, ratios, rolling_chart
 
 CLOSE = 1e-9  # a relative difference of rounding alone
 SESSIONS = 1000
@@ -47,9 +48,9 @@ def compared() -> Iterator[tuple[str, float, float]]:
     assert chart is not None
     sharpe, volatility, beta = (float(chart.data[f"panel{n}"]["v0"].iloc[-1]) for n in range(3))
     theirs = {
-        "rolling Sharpe": stats.rolling_sharpe(line, rolling_period=ROLLED),
-        "rolling volatility": stats.rolling_volatility(line, rolling_period=ROLLED),
-        "rolling beta": stats.rolling_greeks(line, index, periods=ROLLED)["beta"],
+        "rolling Sharpe": stats.rolling_sharpe(line, rolling_period=ROLLING_SESSIONS),
+        "rolling volatility": stats.rolling_volatility(line, rolling_period=ROLLING_SESSIONS),
+        "rolling beta": stats.rolling_greeks(line, index, periods=ROLLING_SESSIONS)["beta"],
     }
     for (name, values), value in zip(theirs.items(), (sharpe, volatility, beta), strict=True):
         yield name, value, float(values.iloc[-1])

@@ -128,4 +128,4 @@ def _probabilities(fits: list[Fit], device: torch.device) -> torch.Tensor:
         windows=WindowConfig(window=WINDOW),
         weights=stack_members(fits),
     )
-    return member_probabilities(ensemble, windows, device).cpu()
+    return member_probabilities(ensemble, windows, device)

@@ -206,11 +206,6 @@ class Fit:
             return False
         return epochs_done - self.best_epoch >= config.patience
 
-    @property
-    def weights(self) -> Tensors:
-        """Return the parameters and buffers by name, which share the network's memory."""
-        return {name: value.detach() for name, value in self.network.state_dict().items()}
-
     def end_epoch(self, loss: float, validation_loss: float, validation_acc: float) -> None:
         """Record the epoch, and keep its weights if it is the best on validation so far.
 
@@ -238,12 +233,13 @@ class Fit:
         may_be_kept = number >= min(config.first_kept_epoch, config.epochs)
         if may_be_kept and validation_acc > self.best_acc:
             self.best_epoch = number
-            self.best = {name: value.cpu().clone() for name, value in self.weights.items()}
+            weights = self.network.state_dict()
+            self.best = {name: value.cpu().clone() for name, value in weights.items()}
 
     def save(self, folder: Path) -> None:
         """Write everything that the next epoch needs, whole or not at all."""
         tensors = {
-            **prefixed("weights.", self.weights),
+            **prefixed("weights.", self.network.state_dict()),
             **prefixed("best.", self.best),
             **prefixed("adam.", moments_of(self.optimiser)),
             "order": self.order.get_state(),

@@ -20,8 +20,8 @@ from dtml.evaluation.survivorship import Survivorship, date_of
 from dtml.markets import Market
 from dtml.pages.figures import Row, records
 from dtml.pages.night import ends, night_report, ranking_words
-from dtml.pages.rendering import said
 from dtml.pages.second_source import comparison_words, differences
+from dtml.pages.survivorship import survivorship_words
 from dtml.prices.sessions import sessions_up_to
 from flows.freezing import link_of_night
 from flows.morning import hindsight, morning
@@ -81,7 +81,7 @@ def night_page(
             "ranking": ends(ranking),
             "ranking_words": words,
             "drift": drift_words(facts.drift),
-            "survivorship": said("survivorship", survivorship_of_nights(conn, market, as_of)),
+            "survivorship": survivorship_words(survivorship_of_nights(conn, market, as_of)),
             "rejected": records(rejected.assign(session=rejected["session"].dt.date)),
             "rejected_sessions": REJECTED_SESSIONS,
             "warnings": records(warnings),

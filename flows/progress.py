@@ -68,21 +68,19 @@ def training_progress(
 
 
 @contextmanager
-def fold_progress(already_done: int, total: int) -> Iterator[Callable[[int], None]]:
-    """Yield the function that a backtest calls with the number of folds done.
+def fold_progress(already_done: int, total: int) -> Iterator[Callable[[], None]]:
+    """Yield the function that a backtest calls after each fold of this run.
 
-    An earlier run did `already_done` of the `total` folds. So many of the first reports are
-    ignored, so that the time left is estimated from the folds of this run. It is approximate where
-    folds ran in parallel, because the earlier run may then have done others than the first ones.
+    An earlier run did `already_done` of the `total` folds; the time left is estimated from those of
+    this run. It is approximate where folds ran in parallel, because the earlier run may then have
+    done others than the first ones.
     """
     text = "fold {task.completed:.0f} of {task.total:.0f}"
     # A fold can take many minutes.
     with _steps(text, total, already_done=already_done, pace_seconds=3600) as step:
 
-        def report(done: int) -> None:
-            if done <= already_done:  # counted when the bar began
-                return
-            _, spent_s = step()
+        def report() -> None:
+            done, spent_s = step()
             left_s = spent_s / (done - already_done) * (total - done)
             log.info(
                 "fold %d of %d done after %.0f s, about %.0f s left", done, total, spent_s, left_s

@@ -21,7 +21,7 @@ from db.read import read
 from db.rows import fetches, prices
 from dtml.errors import DtmlError
 from dtml.markets.definition import SecondSource
-from dtml.pages.figures import records
+from dtml.pages.figures import counted, records
 from dtml.pages.second_source import comparison_words, difference_words, differences
 from dtml.prices.alignment import redated_symbols
 from dtml.prices.disagreement import BAR, Comparison, compare
@@ -79,8 +79,10 @@ def compare_sources(context: MarketContext, as_of: date, fetched: FetchResult) -
     without a second source, or if no symbol is left to compare.
     """
     second = context.market.second_source
+    if second is None:
+        return
     first_sessions = _first_sessions(context, as_of, fetched)
-    if second is None or not first_sessions:
+    if not first_sessions:
         return
     found = _compare(context, second, as_of, first_sessions)
     differing = pd.concat([pd.DataFrame(), *(part.differing for part in found.parts)])
@@ -123,9 +125,9 @@ def words_of_lost_bars(context: MarketContext, session: date) -> str:
         )
     if lost.empty:
         return ""
-    noun = "symbol" if len(lost) == 1 else "symbols"
     source = lost["source"].iloc[0]
-    return f"; the second source, {source}, has that session for {len(lost):,} {noun}"
+    symbols = counted(len(lost), "symbol")
+    return f"; the second source, {source}, has that session for {symbols}"
 
 
 def _first_sessions(context: MarketContext, as_of: date, fetched: FetchResult) -> dict[str, date]:

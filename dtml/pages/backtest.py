@@ -13,6 +13,7 @@ import pandas as pd
 
 from dtml.backtest.performance import drawdown
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
+from dtml.evaluation.breakdowns import ROLLING_SESSIONS
 from dtml.evaluation.family import beside_strongest_rule
 from dtml.evaluation.metrics import MINIMUM_DAYS, told_apart
 from dtml.pages.charts import (
@@ -45,7 +46,6 @@ BRIEF_PORTFOLIOS = {  # in Markdown and on the console
     "break-even": "break_even",
 }
 SHOWN = 10  # stocks at either end of the table
-ROLLED = 63  # sessions of a rolling ratio
 DRAWDOWNS = 5  # the deepest ones
 EXTREMES = 5  # best and worst sessions and months
 
@@ -198,10 +198,10 @@ def tracks_chart(
 def rolling_chart(net: Net, year: int) -> Chart | None:
     """Return the Sharpe ratio, volatility and beta of portfolios over their last sessions.
 
-    Each point covers the last `ROLLED` sessions. Beta is the slope on the index's return: how far a
+    Each point covers the last ROLLING_SESSIONS. Beta is the slope on the index's return: how far a
     portfolio is exposed to the index. None where fewer than two days have values.
     """
-    windows = {name: line.rolling(ROLLED) for name, line in net.items()}
+    windows = {name: line.rolling(ROLLING_SESSIONS) for name, line in net.items()}
     # Returns that are all equal have no ratio.
     sharpe = {
         name: window.mean() / window.std().replace(0, np.nan) * year**0.5
@@ -218,17 +218,17 @@ def rolling_chart(net: Net, year: int) -> Chart | None:
         Panel("volatility a year", volatility, form="percent", base=0.0, height=120),
         Panel("beta on the index", betas, form="number", base=0.0, height=120),
     ]
-    return over_sessions(f"Each portfolio over its last {ROLLED} sessions", panels)
+    return over_sessions(f"Each portfolio over its last {ROLLING_SESSIONS} sessions", panels)
 
 
 def _rolling_beta(line: "pd.Series[float]", index: "pd.Series[float]") -> "pd.Series[float]":
-    """Return the slope on the index over the last `ROLLED` sessions of both.
+    """Return the slope on the index over the last `ROLLING_SESSIONS` sessions of both.
 
     A window in which the index does not move has none.
     """
     paired = pd.concat({"line": line, "index": index}, axis=1, join="inner")
-    covariance = paired["line"].rolling(ROLLED).cov(paired["index"])
-    return covariance / paired["index"].rolling(ROLLED).var().replace(0, np.nan)
+    covariance = paired["line"].rolling(ROLLING_SESSIONS).cov(paired["index"])
+    return covariance / paired["index"].rolling(ROLLING_SESSIONS).var().replace(0, np.nan)
 
 
 def extremes(line: "pd.Series[float]") -> list[Row]:
@@ -362,7 +362,7 @@ def backtest_page(
         performances=performances,
         verdicts=verdicts(backtest["market"], scores, performances),
         year=year,
-        rolled=ROLLED,
+        rolled=ROLLING_SESSIONS,
         paper=PAPER_SUFFIX[1:-1],
         best=best,
         net=net,

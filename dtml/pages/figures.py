@@ -130,9 +130,9 @@ def fmt(value: Any, kind: str = "coefficient", decimals: int | None = None) -> s
     return (text if unit or factor > 1 else re.sub(r"^([+-]?)0\.", r"\1.", text)) + unit
 
 
-def between(low: Any, high: Any, kind: str = "coefficient", decimals: int | None = None) -> str:
+def between(low: Any, high: Any, kind: str = "coefficient") -> str:
     """Return an interval without a unit, such as [.512, .561]; empty where an end is missing."""
-    ends = [fmt(end, kind, decimals).partition(" ")[0] for end in (low, high)]
+    ends = [fmt(end, kind).partition(" ")[0] for end in (low, high)]
     return "" if "-" in ends else f"[{', '.join(ends)}]"
 
 

@@ -1,7 +1,4 @@
-"""The words of the pages and what they mean: one page of terms, to which a "?" beside a word links.
-
-The texts are HTML without values from a store.
-"""
+"""The words of the pages and what they mean, to which a "?" beside a word links."""
 
 from collections.abc import Mapping
 from typing import NamedTuple

@@ -386,9 +386,9 @@ class Backtest(Study[Result]):
         start = time.perf_counter()
         jobs = [job for job in self.jobs if job.fold.number not in set(stored)]
         with fold_progress(len(stored), len(self.folds)) as on_fold:
-            for done, fold_run in enumerate(self.runner(jobs), start=len(stored) + 1):
+            for fold_run in self.runner(jobs):
                 _store_fold(self, fold_run)
-                on_fold(done)
+                on_fold()
         # The time that an earlier process spent is not known.
         _score_and_store(self, None if len(stored) else time.perf_counter() - start)
 

@@ -120,7 +120,7 @@ def test_the_penalty_shrinks_the_last_layer_and_no_other() -> None:
     )
     norms = [
         {
-            layer: found.weights[f"{layer}.weight"].norm().item()
+            layer: found.network.state_dict()[f"{layer}.weight"].norm().item()
             for layer in ("predict", "transform")
         }
         for found in (free, held)

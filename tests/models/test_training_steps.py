@@ -72,7 +72,7 @@ def test_a_training_takes_the_steps_of_a_plain_loop_of_torch(config: NetworkConf
     found = fit_members(TRAIN_64, VALIDATION_64, [Member(0, config, RECIPE)], device=CPU)[0]
     begun = Fit.start(Member(0, config, RECIPE), STOCKS, CPU)
     network = config.build(STOCKS)
-    network.load_state_dict(begun.weights)
+    network.load_state_dict(begun.network.state_dict())
     optimiser = torch.optim.Adam(network.parameters(), lr=RECIPE.learning_rate)
     span, rows = Span.of(TRAIN_64, "all", CPU), TRAIN_64.rows
     for epoch in found.epochs:

@@ -67,10 +67,7 @@ def test_folds_of_an_earlier_run_do_not_count_for_the_time_left(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.INFO), fold_progress(3, 8) as report:
-        for done in (1, 2, 3):
-            report(done)
-        assert caplog.messages == []
-        report(4)
+        report()
     (message,) = caplog.messages
     assert message.startswith("fold 4 of 8 ")
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import nn
@@ -59,11 +59,6 @@ class TrainingConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name} must be 1 or more, not {value}")
-        for name, literal in (("schedule", Schedule), ("optimiser", Optimiser)):
-            value = getattr(self, name)
-            choices = get_args(literal)
-            if value not in choices:
-                raise UsageError(f"{name} must be one of {', '.join(choices)}, not {value}")
         is_linear = self.schedule == "linear"
         is_possible = 0 < self.warmup < 1 if is_linear else self.warmup >= 1
         if not is_possible:
