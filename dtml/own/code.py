@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -301,8 +301,7 @@ def kept(model: Any, ranks: Features, relative: Grid, days: slice) -> Arrays:
 def restored(loaded: Loaded, arrays: Arrays) -> Any:
     """Return the model whose arrays `kept` returned; from rows, it is fitted again."""
     if loaded.model is None:
-        depth = int(arrays["depth"])  # stored as an array without axes
-        return Boosting(**cast(Any, arrays | {"depth": depth}))
+        return Boosting(**arrays)
     model = _fresh(loaded.model)
     if not hasattr(model, "forward"):
         return fit(loaded.model, arrays["ranks"], arrays["relative"], slice(None))
