@@ -112,9 +112,11 @@ def copy_store(
                     f"{done:,}), so nothing was copied: run the same command again, and if it "
                     "differs again, correct the rows of that table in the store that is copied"
                 )
-        # Copied rows do not advance PostgreSQL's sequences. The largest number of a table without
-        # rows is NULL, with which `setval` does nothing.
+        # PostgreSQL plans by counts that it would take only later, and copied rows do not advance its
+        # sequences. The largest number of a table without rows is NULL, with which `setval` does
+        # nothing.
         for table in metadata.sorted_tables if conn.dialect.name != "sqlite" else ():
+            conn.execute(text(f"analyze {table.name}"))
             numbered_column = table.autoincrement_column
             if numbered_column is not None:
                 sequence = f"pg_get_serial_sequence('{table.name}', '{numbered_column.name}')"
