@@ -64,7 +64,7 @@ WRITES = [
     "select pg_reload_conf()",
     "select 1 from night_log for update",
     "select 1 from alembic_version for key share",
-    "do $$ begin lock table night in access share mode; end $$",
+    "do $$ begin lock table night in row exclusive mode; end $$",
     "do $$ begin lock table night_log in row share mode; end $$",
     "do $$ begin lock table alembic_version in share mode; end $$",
     "do $$ begin lock table pg_class in share mode; end $$",
