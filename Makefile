@@ -7,7 +7,7 @@ CACHE := $(shell test -w "$$HOME" || echo --no-cache)
 # Compiled code is kept: each command that starts would otherwise compile the project again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test soak quick check coverage mutation bench results pins clean
+.PHONY: run test soak quick check coverage results pins clean
 
 run: .venv/.ok
 	$(BIN)/dtml nightly simulated --nights 6
@@ -37,14 +37,7 @@ check: .venv/.ok
 coverage: .venv/.ok
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --cov --cov-report=term -m "not soak" -k "not memory"
 
-# Do the tests notice a changed line? make mutation, or make mutation ONLY="dtml/evaluation/metrics.py db/connection/differences.py:is_changed"
-mutation: .venv/.ok
-	nice -n 15 $(BIN)/python -m benchmarks.mutation $(ONLY)
-
-bench: .venv/.ok
-	$(BIN)/python -m benchmarks
-
-# Every figure of benchmarks/README.md, a file each: make results, or make results ONLY="acl18 kills"
+# Every figure of benchmarks/README.md, a file each: make results, or make results ONLY="kdd17 acl18"
 results: .venv/.ok
 	$(BIN)/python -m benchmarks.results $(ONLY)
 

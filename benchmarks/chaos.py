@@ -13,11 +13,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import nullcontext
 from datetime import date
 from pathlib import Path
 
-from benchmarks.store_loading import postgresql
+from benchmarks.stores import ENGINES, database_on
 from tests.support.chaos.nights import FIRST, Tally, nights_from, run
 
 DISK = "size=256m"
@@ -30,14 +29,15 @@ def main() -> None:
     parser.add_argument("--nights", type=int, default=365)
     parser.add_argument("--workers", type=int, default=min(4, os.cpu_count() or 1))
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--engine", choices=["sqlite", "postgresql"], default="sqlite")
+    parser.add_argument("--engine", choices=ENGINES, default="sqlite")
     # Only a worker gets these two.
     parser.add_argument("--first", type=date.fromisoformat, help=argparse.SUPPRESS)
     parser.add_argument("--mount", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.first is not None:
-        with postgresql() if options.engine == "postgresql" else nullcontext() as server:
-            url = None if server is None else server.render_as_string(hide_password=False)
+        with database_on(options.engine) as database:
+            # A store of SQLite lies on the worker's own disk.
+            url = None if options.engine == "sqlite" else database
             _work(options.nights, options.seed, options.first, url, mount=options.mount)
         return
     start = time.monotonic()

@@ -1,6 +1,6 @@
 """Try every fault at every write, rename, statement and commit of the product's commands.
 
-`python -m benchmarks.faults [--engine sqlite|postgresql|both] [--work NAME ...] [--share N] [--seed
+`python -m benchmarks.faults [--engine sqlite postgresql] [--work NAME ...] [--share N] [--seed
 N --histories N]`: a command stops there (killed, without power, without space, with half a write or
 an I/O error; on PostgreSQL with its connection lost, before or after), runs again undisturbed, and
 what it leaves is compared with what nobody disturbed. `--share` tries one fault in so many.
@@ -19,7 +19,7 @@ from pathlib import Path
 # Read only at import, so it is set before: a process with threads must not fork.
 os.environ["OMP_NUM_THREADS"] = "1"
 
-from benchmarks.store_loading import postgresql
+from benchmarks.stores import ENGINES, database_on
 from tests.support.faults.runs import Bench
 from tests.support.faults.trials import Blow, Tally, Trials
 from tests.support.faults.works import WORKS
@@ -33,7 +33,7 @@ HEAD = (
 def main() -> None:
     """Try the faults, print a line for each work, and fail if any left a difference."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--engine", choices=["sqlite", "postgresql", "both"], default="both")
+    parser.add_argument("--engine", nargs="+", choices=ENGINES, default=ENGINES)
     parser.add_argument("--work", choices=list(WORKS), nargs="+", default=list(WORKS))
     parser.add_argument("--share", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
@@ -43,9 +43,8 @@ def main() -> None:
     if options.again:
         options.work = options.again[:1]
     broken: list[str] = []
-    engines = ["sqlite", "postgresql"] if options.engine == "both" else [options.engine]
     print(HEAD)
-    for engine in engines:
+    for engine in options.engine:
         for name in options.work:
             with _bench(engine) as bench:
                 tally = _tally_of(Trials(bench, WORKS[name]), options)
@@ -70,12 +69,8 @@ def _tally_of(trials: Trials, options: argparse.Namespace) -> Tally:
 
 @contextmanager
 def _bench(engine: str) -> Iterator[Bench]:
-    with tempfile.TemporaryDirectory() as folder:
-        if engine == "sqlite":
-            yield Bench(Path(folder))
-            return
-        with postgresql() as url:
-            yield Bench(Path(folder), url.render_as_string(hide_password=False))
+    with tempfile.TemporaryDirectory() as folder, database_on(engine) as url:
+        yield Bench(Path(folder), None if engine == "sqlite" else url)
 
 
 def _print(tally: Tally) -> None:

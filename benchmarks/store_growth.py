@@ -16,15 +16,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 
-from benchmarks.store_loading import postgresql
+from benchmarks.stores import ENGINES, database_on, settle
 from db.admin.copying import table_counts
 from db.admin.pruning import table_bytes
 from db.engine import open_engine, reading
@@ -78,10 +78,7 @@ def main(arguments: Sequence[str] = ()) -> None:
         print(f"{MEASURED}{json.dumps(result)}")
         return
     for stocks in options.stocks:
-        growth = {
-            engine: _measure_apart(engine, stocks, options.nights)
-            for engine in ("sqlite", "postgresql")
-        }
+        growth = {engine: _measure_apart(engine, stocks, options.nights) for engine in ENGINES}
         print_table(stocks, growth)
 
 
@@ -125,7 +122,8 @@ def measure(folder: Path, nights: int) -> dict[str, Sizes]:
 
 def sizes(engine: Engine) -> Sizes:
     """Return the bytes and rows of each table, and the bytes of what lies in folders."""
-    _settle(engine)
+    time.sleep(FLUSH_S)
+    settle(engine)
     found: Sizes = {}
     with reading(engine) as conn:
         for table, rows in table_counts(conn).items():
@@ -228,22 +226,11 @@ def _line(name: str, a_night: Mapping[str, float]) -> str:
     )
 
 
-def _settle(engine: Engine) -> None:
-    """Wait for what is still being written, and let PostgreSQL do as its autovacuum would."""
-    time.sleep(FLUSH_S)
-    if engine.dialect.name == "postgresql":
-        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as conn:
-            conn.execute(text("vacuum (analyze)"))
-
-
 def _measure_apart(engine: str, stocks: int, nights: int) -> dict[str, Any]:
     """Return what `measure` gives in a process and a store of their own."""
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    with tempfile.TemporaryDirectory() as name, database_on(engine) as url:
+        folder = Path(name)
         _write_market(folder, stocks)
-        url = f"sqlite:///{folder}/store.sqlite"
-        if engine == "postgresql":
-            url = stack.enter_context(postgresql()).render_as_string(hide_password=False)
         environment = os.environ | {
             "DTML_DATABASE_URL": url,
             "DTML_DATA": str(folder / "data"),

@@ -14,6 +14,7 @@ import argparse
 import os
 import statistics
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,8 +22,6 @@ from pathlib import Path
 import torch
 
 from benchmarks.ctranslate2_export import export_model, open_exported, translate_exported
-from benchmarks.translation_search_speed import stops_of
-from benchmarks.translation_training_speed import CLOCKS
 from flows.translating.models import DEMO, named_test
 from translation.data.corpus import Pair
 from translation.data.languages import tokenizer_of
@@ -33,6 +32,8 @@ from translation.recipes import read_recipe
 from translation.scoring import bleu_metric
 from translation.training.distributed import SINGLE_PROCESS
 from translation.training.from_recipe import train_model
+
+CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
 
 Rows = list[tuple[int, ...]]  # translations
 Engine = Callable[[int], Rows]  # translates the sources with a number of beams
@@ -132,18 +133,6 @@ def show(
         )
 
 
-def show_stops(model: Model, sources: Sequence[Sequence[int]]) -> None:
-    """Print the cost of the exact stop of the search, without and with a length penalty."""
-    for how in (Search(alpha=0.0), Search()):
-        stops = stops_of(model.decoder, sources, how)
-        print(
-            f"beam {how.beams}, alpha {how.alpha}: {stops.exact:.1f} steps a sentence until none "
-            f"can be better, {stops.hasty:.1f} until {how.beams} have ended, which says the same "
-            f"of {stops.same:.1%}",
-            flush=True,
-        )
-
-
 def main() -> None:
     """Print a table for each number of threads."""
     from translation.environment import prepare_torch
@@ -183,7 +172,6 @@ def main() -> None:
             for beams in options.beams:
                 seconds, translations = compare(engines, beams, options.rounds, clock)
                 show(model, pairs, beams, seconds, translations)
-        show_stops(model, sources)
     torch.set_num_threads(before)
 
 

@@ -10,7 +10,7 @@ dependence that blocks of that length cut off is added back.
 Where outcomes overlap, a block cuts off what lies beyond it, so `overlapping_interval` draws
 nothing: its long-run variance is the mean of squared cosine transforms of the days, and its ends
 are those of Student's t with as many degrees of freedom (Müller, 2004; Lazarus, Lewis, Stock and
-Watson, 2018). `python -m benchmarks.overlapping_coverage` measures them.
+Watson, 2018).
 """
 
 from collections.abc import Callable

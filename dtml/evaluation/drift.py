@@ -103,7 +103,7 @@ def skill_drift(rank_ics: Daily, *, overlap: int = 1) -> dict[str, Any] | None:
     `rank_ics` has a value a night, NaN where it is not known; `overlap` is as in `evidence`.
     Returns None with fewer than twice `LEARNED` known nights, or where the earlier mean is not
     above 0. Each night the last year begins a night later, which the theorem behind `evidence` does
-    not cover; how often the answer is wrong was measured instead (`benchmarks.drift`).
+    not cover; how often the answer is wrong was measured instead (`benchmarks/README.md`).
     """
     known_ics = rank_ics[np.isfinite(rank_ics)]
     # The nights before are at least LEARNED, so the last "year" may be shorter than a year.

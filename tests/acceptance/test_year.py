@@ -4,12 +4,15 @@ frozen.
 
 import json
 from datetime import date
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
-from benchmarks.frozen_year import MARKET, NIGHTS, change_a_bit, fill
+from benchmarks.ten_year_store import BACKTEST_MARKET, TenYears, write, write_helpers
+from db import tables
 from db.engine import open_engine, transaction, upgrade
 from dtml.prices.sessions import sessions_between
 from flows.freezing import begin, check
@@ -53,15 +56,32 @@ def test_365_frozen_nights_are_equal_until_a_bit_of_one_close_changes(
 ) -> None:
     monkeypatch.setenv("DTML_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("DTML_REPORTS", str(tmp_path / "reports"))
+    weights = tmp_path / "data" / "models" / "made.safetensors"
+    weights.parent.mkdir(parents=True)
+    weights.write_bytes(b"weights")
+    checkpoint = {
+        "checkpoint_path": "models/made.safetensors",
+        "checkpoint_hash": sha256(b"weights").hexdigest(),
+    }
+    market, nights = BACKTEST_MARKET, 365
+    days = TenYears.of(nights * 4000).days
     engine = open_engine(f"sqlite:///{tmp_path / 'store.sqlite'}")
     upgrade(engine)
-    days = fill(engine, NIGHTS)
-    begin(engine, MARKET, days[0].date())
-    assert len(chain_file(MARKET).read_text().splitlines()) == NIGHTS
-    links, changes = check(engine, MARKET)
-    assert (len(links), changes) == (NIGHTS, [])
-    with transaction(engine) as conn:
-        change_a_bit(conn, days[NIGHTS // 2])
-    _, (change,) = check(engine, MARKET)
-    assert f"{days[NIGHTS // 2]:%Y-%m-%d}" in str(change)
+    with engine.connect() as conn:
+        write_helpers(conn, days)
+        parts = "stocks, predictions, bars, rankings, log"
+        write(conn, parts, market=market, run="made", kind="nightly", first=0, stop=nights)
+        for table in (tables.run, tables.ranker):
+            conn.execute(sa.update(table).values(checkpoint))
+        conn.commit()
+    begin(engine, market, days[0].date())
+    assert len(chain_file(market).read_text().splitlines()) == nights
+    links, changes = check(engine, market)
+    assert (len(links), changes) == (nights, [])
+    price = tables.price
+    with transaction(engine) as conn:  # the last digits of one close
+        is_changed = (price.c.session == days[180].date(), price.c.instrument_id == 7)
+        conn.execute(sa.update(price).where(*is_changed).values(close=price.c.close * (1 + 2e-16)))
+    _, (change,) = check(engine, market)
+    assert f"{days[180]:%Y-%m-%d}" in str(change)
     engine.dispose()

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -158,12 +159,13 @@ def test_every_package_is_shipped() -> None:
 def test_what_makes_the_figures_again_is_there() -> None:
     from typer.main import get_command
 
-    from benchmarks.results import DTML, RESULTS
+    from benchmarks.results import RESULTS
     from flows.cli import app
 
     assert len({each.name for each in RESULTS}) == len(RESULTS)
-    for program, *words in (command for each in RESULTS for command in each.commands):
-        if program == DTML:
+    for command in (command for each in RESULTS for command in each.commands):
+        program, *words = shlex.split(command)
+        if program == "dtml":
             get_command(app).commands[words[0]].make_context(words[0], words[1:])
         else:
             assert find_spec(words[1]), words[1]

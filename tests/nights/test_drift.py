@@ -1,6 +1,4 @@
-"""When inputs, skill and coverage are no longer what a model was trained on;
-its rates: benchmarks.drift.
-"""
+"""When inputs, skill and coverage are no longer what a model was trained on."""
 
 import re
 
