@@ -1,8 +1,7 @@
 """Open a store by its URL: SQLite by default, PostgreSQL when DTML_DATABASE_URL names one.
 
-Open a connection with `reading(engine)` to read and with `transaction(engine)` to write. Only one
-writer works at a time, on both engines. Every failure becomes a StoreError whose message is one
-line and never holds the password.
+`reading(engine)` and `transaction(engine)` open connections. Every failure becomes a StoreError of
+one line without the password.
 """
 
 import json
@@ -64,10 +63,9 @@ FULL: Final = REMEDIES["postgresql"]["53100"]
 
 
 def database_url() -> URL:
-    """Return DTML_DATABASE_URL, else the URL of dtml.sqlite in the folder DTML_DATA.
+    """Return DTML_DATABASE_URL, else that of dtml.sqlite in DTML_DATA, by default `data`.
 
-    That folder is `data` by default; the path becomes absolute. Raises StoreUsageError for a
-    malformed URL, an unknown engine and an SQLite URL without a file.
+    Raises StoreUsageError for a malformed URL, an unknown engine, an SQLite URL without a file.
     """
     url = os.environ.get(URL_VARIABLE)
     if url:
@@ -79,12 +77,11 @@ def database_url() -> URL:
 def open_engine(
     url: str | None = None, *, read_only: bool = False, unlimited: bool = False
 ) -> Engine:
-    """Return an engine, after connecting once to see that the store can be used.
+    """Return an engine of `url`, by default `database_url()`, after connecting once.
 
-    With `read_only` every write is refused, even by a user's SQL, and a statement on PostgreSQL
-    ends after `READ_LIMIT_S` unless it is `unlimited`. `url` defaults to `database_url()`. Raises
-    StoreUsageError for a bad URL, a missing driver and, read only, a missing file; StoreError when
-    the server, the folder or the file cannot be used.
+    With `read_only` every write is refused, and PostgreSQL ends a statement after `READ_LIMIT_S`
+    unless `unlimited`. Raises StoreUsageError for a bad URL, a missing driver, or read only a
+    missing file; StoreError when the server, the folder or the file cannot be used.
     """
     parsed = database_url() if url is None else _parse_url(url)
     if parsed.get_backend_name() == "sqlite":
@@ -104,20 +101,14 @@ def open_engine(
 
 
 def open_reader(*, unlimited: bool = False) -> Engine:
-    """Open the store read only, as `open_engine` does.
-
-    Raises StoreUsageError where there is none, or one with another version of the schema.
-    """
+    """Open the store read only; raises StoreUsageError where there is none of this schema."""
     engine = open_engine(read_only=True, unlimited=unlimited)
     require_current_schema(engine)
     return engine
 
 
 def open_reader_or_new() -> Engine:
-    """Open the store read only, after creating it where there is none.
-
-    Raises what `open_store` raises.
-    """
+    """Open the store read only, after creating it where there is none; raises as `open_store`."""
     try:
         return open_reader()
     except StoreUsageError:  # there is none; of another schema, `open_store` says the same
@@ -128,7 +119,7 @@ def open_reader_or_new() -> Engine:
 def open_store() -> Engine:
     """Open the store, and create its tables where it is empty.
 
-    Raises what `open_engine` raises, and StoreUsageError for a store of another schema.
+    Raises as `open_engine`, and StoreUsageError for another schema.
     """
     engine = open_engine()
     prepare(engine)
@@ -151,9 +142,7 @@ def reading(engine: Engine) -> Iterator[Connection]:
 def transaction(engine: Engine) -> Iterator[Connection]:
     """Open a connection whose writes are stored all together, or not at all where anything raises.
 
-    Only one writer works at a time; another waits up to `LOCK_WAIT_S`, 30 s. Raises StoreError, in
-    one line, for whatever the database refuses: disk full, locked, connection lost, a broken
-    constraint.
+    Another writer waits up to `LOCK_WAIT_S`. Raises StoreError for whatever the database refuses.
     """
     # "begin immediate" takes SQLite's write lock at once. A deferred transaction would take it at
     # its first write, where SQLite refuses it if another has written since its first read.
@@ -166,11 +155,10 @@ def transaction(engine: Engine) -> Iterator[Connection]:
 
 
 def upgrade(engine: Engine) -> bool:
-    """Bring the schema to this code's version; return whether that changed anything.
+    """Bring the schema to this code's version, completely or not at all; return whether it changed.
 
-    An empty database gets all tables and views. The schema changes completely or not at all. Raises
-    StoreUsageError for a schema that this code does not know and for the database of another
-    program, and StoreError for a damaged store.
+    Raises StoreUsageError for an unknown schema or another program's database, StoreError for a
+    damaged store.
     """
     with transaction(engine) as conn:
         stored = _stored_revision(conn)
@@ -180,10 +168,10 @@ def upgrade(engine: Engine) -> bool:
 
 
 def require_current_schema(engine: Engine, command: str = "dtml db upgrade") -> None:
-    """Raise StoreUsageError, saying what to do, unless the store has this code's schema.
+    """Raise StoreUsageError, naming the `command` that upgrades it, unless the store has this
+    schema.
 
-    It is raised for an empty store too. `command` upgrades this store. Raises StoreError for a
-    damaged one.
+    Raises StoreError for a damaged one.
     """
     with reading(engine) as conn:
         stored = _stored_revision(conn)
@@ -200,10 +188,7 @@ def require_current_schema(engine: Engine, command: str = "dtml db upgrade") -> 
 
 
 def prepare(engine: Engine) -> None:
-    """Create the tables in an empty database.
-
-    A database with tables is left as it is; raises what `require_current_schema` raises for it.
-    """
+    """Create the tables in an empty database; raises as `require_current_schema` for another."""
     with reading(engine) as conn:
         is_empty = _stored_revision(conn) is None
     if is_empty:
@@ -304,8 +289,7 @@ def _open_sqlite(url: URL, read_only: bool) -> Engine:
 class SqliteConnection(sqlite3.Connection):
     """A connection without functions in Python, which closes its file when it is deleted.
 
-    An engine pools its connections, and most commands use an engine until the process ends. From
-    Python 3.13 on, a connection that is still open when it is deleted warns of it.
+    From Python 3.13 on, an open one that is deleted warns, as a pool's do at the end.
     """
 
     def __del__(self) -> None:
@@ -314,20 +298,16 @@ class SqliteConnection(sqlite3.Connection):
             self.close()
 
     def create_function(self, *_arguments: object, **_options: object) -> None:
-        """Leave out what SQLAlchemy adds, `regexp` and `floor`, because SQL could call it.
+        """Leave out SQLAlchemy's `regexp` and `floor`, which SQL could call.
 
-        A call would hold Python's interpreter lock until it ends, and that of a regular expression
-        may never end: no thread would run meanwhile, not even one that interrupts the statement.
+        A call holds the interpreter lock: no thread could interrupt an endless regular expression.
         """
 
 
 def prepare_sqlite(
     read_only: bool, path: Path, connection: sqlite3.Connection, record: ConnectionPoolEntry
 ) -> None:
-    """Set up a new connection; one that may write switches its file to a write-ahead log for good.
-
-    SQLAlchemy calls this, with its record of the connection, for each that an engine opens.
-    """
+    """Set up a new connection; one that may write switches its file to a write-ahead log."""
     # The driver's own BEGIN would come only after the first read, and never before a statement such
     # as CREATE TABLE. So the driver begins no transaction: begin_sqlite does.
     connection.isolation_level = None
@@ -348,10 +328,7 @@ def prepare_sqlite(
 def require_its_file(
     path: Path, _: object, record: ConnectionPoolEntry, _proxy: PoolProxiedConnection
 ) -> None:
-    """Raise StoreError where a pooled connection's file was moved, deleted or replaced.
-
-    The connection itself would go on, and what it writes would be lost with its file.
-    """
+    """Raise StoreError where a pooled connection's file was moved, deleted or replaced."""
     if not path.exists() or path.stat().st_ino != record.info["inode"]:
         raise StoreError(
             f"{path} was moved, deleted or replaced while it was in use, and nothing more is "
@@ -368,10 +345,10 @@ def begin_sqlite(conn: Connection) -> None:
 def _connect_without_locks(
     path: Path, dialect: Dialect, _record: object, arguments: list[Any], options: dict[str, Any]
 ) -> DBAPIConnection | None:
-    """Connect to a file in a folder where SQLite cannot make its files for locks, if none is there.
+    """Connect to a file in a folder where SQLite can make no files for locks, as one that never
+    changes.
 
-    The file is then read as one that nobody changes. None lets SQLAlchemy connect as usual: SQLite
-    can read a write-ahead log and its index without writing to them.
+    None lets SQLAlchemy connect as usual, where these files exist.
     """
     if any(path.with_name(f"{path.name}-{part}").exists() for part in ("wal", "shm")):
         return None
@@ -418,10 +395,7 @@ def _json(value: object) -> str:
 
 @contextmanager
 def _errors_in_one_line(engine: Engine) -> Iterator[None]:
-    """Raise StoreError for any error of the database: one line, with a remedy where one is known.
-
-    A StoreError that was raised while SQLAlchemy read a parameter is raised again as it was.
-    """
+    """Raise StoreError for any database error: one line, with a remedy where one is known."""
     driver = engine.dialect.loaded_dbapi
     try:
         yield
@@ -462,10 +436,9 @@ def _errors_in_one_line(engine: Engine) -> Iterator[None]:
 
 
 def _stored_remedy(error: BaseException, message: str) -> str | None:
-    """Return the remedy in REMEDIES by the error's code, else by words of its message.
+    """Return the remedy in REMEDIES by the error's code, else by words of its message; else None.
 
-    An error with a code of PostgreSQL is looked up by that code alone, and one of SQLite, whose
-    message may quote a user's SQL, not by the words of a server. None where there is none.
+    SQLite's message may quote a user's SQL: it is not searched for the words of a server.
     """
     sqlite_code = getattr(error, "sqlite_errorcode", None)
     state = getattr(error, "sqlstate", None)
@@ -483,11 +456,7 @@ def _stored_remedy(error: BaseException, message: str) -> str | None:
 
 
 def _stored_revision(conn: Connection) -> str | None:
-    """Return the revision of a store's schema; None for an empty database.
-
-    Raises StoreUsageError for a schema that this code does not know and for the database of another
-    program, and StoreError for a damaged store.
-    """
+    """Return the revision of a store's schema, None for an empty database; raises as `upgrade`."""
     columns = stored_columns(conn)
     tables = {table for table, _ in columns} - {"alembic_version"}
     where = location(conn.engine)

@@ -2,13 +2,10 @@
 
     read(conn, "night_log", market="sp500", as_of=where.since(day), order="-as_of", limit=30)
 
-A condition is a value, a collection of values, None for a missing one, or one of `db.where`.
-`columns` and `order` name columns, separated by commas. A minus leaves a column out, and sorts in
-descending order. By default a table is sorted by its key.
-
-Rows of a table name a stock as people do: a table with an `instrument_id` has `symbol` in its
-place, and one with a `source_id` has `source`. Such a table can be selected by the `market` of its
-stock, too.
+A condition is a value, a collection, None for a missing value, or one of `db.where`. `columns` and
+`order` are separated by commas; a minus leaves a column out, and sorts in descending order. A table
+is sorted by its key. It has `symbol` for `instrument_id` and `source` for `source_id`, and can be
+selected by the `market` of its stock.
 """
 
 from collections.abc import Collection
@@ -88,11 +85,7 @@ def selection(
 
 
 def query(conn: Connection, name: str, /, **values: object) -> pd.DataFrame:
-    """Return the rows of the statement in queries/NAME.sql, as a frame.
-
-    The head of the file explains its columns, as that of a view does. `:key` in the statement
-    stands for a value of `values`.
-    """
+    """Return the rows of queries/NAME.sql, whose head explains its columns; `:key` is a value."""
     parameters = [
         sa.bindparam(key, value, UtcTimestamp() if isinstance(value, datetime) else None)
         for key, value in values.items()

@@ -36,12 +36,12 @@ SAME_AGAIN = (
 
 
 def save(conn: Connection, name: str, rows: Rows, /, **owner: Any) -> int:
-    """Store rows of the table of this name; return how many were new.
+    """Store rows of a table; return how many were new.
 
-    `rows` are a frame or mappings by column; what all of them have in common may stand in `owner`.
-    NaN and None are missing, and a frame's further columns are left out. Raises StoreError for a
-    row that the policy refuses and for two rows of one key, and StoreUsageError for a symbol that
-    is not stored. A stock is looked up in `market`, even where the table has no such column.
+    `rows` are a frame or mappings; what all have in common may stand in `owner`, as `market`, in
+    which symbols are looked up. NaN and None are missing, further columns left out. Raises
+    StoreError for a row that the policy refuses and for two rows of one key, StoreUsageError for an
+    unknown symbol.
     """
     table = tables.metadata.tables[name]
     written: Written = table.info["written"]
@@ -81,7 +81,7 @@ def identified(
 ) -> pd.DataFrame:
     """Return the frame with these columns of ids, from the symbols in its columns of STOCKS.
 
-    Raises StoreUsageError, naming up to 5, for symbols that are not stored.
+    Raises StoreUsageError for symbols that are not stored.
     """
     known_ids = instrument_ids(conn, market)
     ids = {column: named[STOCKS[column]].map(known_ids) for column in columns}

@@ -14,9 +14,8 @@ from db.rows import predictions, prices, rankings, scores
 class Store:
     """The rows of a store as frames; `dtml db dictionary` explains their columns.
 
-    `where` is an SQLite file or a URL. Without it, the store is the one that `DTML_DATABASE_URL`
-    names, or by default data/dtml.sqlite. Raises StoreUsageError where there is no store, or one of
-    another schema.
+    `where` is an SQLite file or a URL, by default as `DTML_DATABASE_URL`, else data/dtml.sqlite.
+    Raises StoreUsageError where there is no store, or one of another schema.
     """
 
     def __init__(self, where: str | Path | None = None) -> None:
@@ -35,17 +34,13 @@ class Store:
         require_current_schema(self._engine, f"{URL_VARIABLE}={address} dtml db upgrade")
 
     def predictions(self, market: str, symbol: str | None = None) -> pd.DataFrame:
-        """Return what nights predicted of each session and stock, and what happened.
-
-        The columns are those of the view prediction_history.
-        """
+        """Return what nights predicted and what happened: the view prediction_history."""
         with reading(self._engine) as conn:
             return predictions.prediction_history(conn, market=market, symbol=symbol)
 
     def rankings(self, market: str) -> pd.DataFrame:
-        """Return how each predictor ranked the stocks of each session.
-
-        The columns are those of the table stock_rank, with symbol in place of instrument_id.
+        """Return each predictor's rankings: the table stock_rank, with symbol in place of
+        instrument_id.
         """
         with reading(self._engine) as conn:
             return read(
@@ -53,10 +48,8 @@ class Store:
             )
 
     def scores(self, market: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Return the last running scores of directions, and those of rankings.
-
-        The columns are those of the views daily_score and rank_score_log, with intervals. Each
-        frame has a row for each predictor or rule; that of rankings has one for each return, too.
+        """Return the last running scores of directions and of rankings: daily_score,
+        rank_score_log.
         """
         with reading(self._engine) as conn:
             direction_scores = scores.last_running_scores(conn, market)

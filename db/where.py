@@ -1,7 +1,4 @@
-"""Conditions of `db.read` beyond equality: `read(conn, "night_log", as_of=where.before(day))`.
-
-A condition turns a column into SQL.
-"""
+"""Conditions of `db.read` beyond equality: `read(conn, "night_log", as_of=where.before(day))`."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,4 @@
-"""The answer to a statement of SQL as text or a file: CSV, JSON, Parquet.
-
-The command `dtml query` and the dashboard both write answers in these forms.
-"""
+"""The answer to a statement of SQL as text or a file: CSV, JSON, Parquet."""
 
 import csv
 import json
@@ -47,9 +44,9 @@ def csv_lines(found: Answer) -> Iterator[str]:
 
 
 def json_lines(found: Answer) -> Iterator[str]:
-    """Yield an answer as a JSON array with an object for each row, laid out as by `print_json`.
+    """Yield an answer as a JSON array with an object for each row.
 
-    Raises UsageError where two columns have one name: an object cannot hold both.
+    Raises UsageError where two columns have one name.
     """
     require_distinct(found.names)
     separator = "[\n"
@@ -79,11 +76,10 @@ def _plain(value: Any) -> Any:
 
 
 def write_parquet(found: Answer, file: Path, largest_bytes: int = LARGEST_TABLE) -> int:
-    """Write an answer into a Parquet file, and return how many rows it has.
+    """Write an answer into a whole Parquet file, and return how many rows it has.
 
-    The file appears when it is complete. Days have the type of a day, moments are in UTC, lists and
-    mappings become JSON text. Raises UsageError where two columns have one name, for a column whose
-    values have no common type, and for an answer that takes more than `largest_bytes` of memory.
+    Days are days, moments in UTC, lists and mappings JSON text. Raises UsageError for two columns
+    of one name, values without a common type, and more than `largest_bytes` of memory.
     """
     require_distinct(found.names)
     parts = [pa.table([pa.nulls(0)] * len(found.names), names=list(found.names))]
@@ -107,11 +103,10 @@ def write_parquet(found: Answer, file: Path, largest_bytes: int = LARGEST_TABLE)
 
 
 def _array(name: str, values: Sequence[Any]) -> pa.Array:
-    """Return values of a column, None where one is missing, as an array of one type.
+    """Return values of a column, None where missing, as an array of one type.
 
-    Decimals, and whole numbers beside fractions, become fractions. Lists and mappings become JSON
-    text, and so does what is beside them. Raises UsageError for other mixtures of types and for a
-    whole number that its type cannot hold.
+    Decimals, and integers beside fractions, become fractions; lists and mappings, and what is
+    beside them, JSON text. Raises UsageError for other mixtures and for too large an integer.
     """
     kinds = {type(value) for value in values} - {type(None)}
     if kinds & {dict, list}:  # text or numbers may be among them

@@ -1,7 +1,5 @@
-"""Audit a market for look-ahead: its own bars, settings, stored nights, latest model and rankers.
-
-It uses only a part of the market and trains briefly. What the command prints at the end says how
-much it used.
+"""Audit a part of a market for look-ahead: bars, settings, stored nights, latest model and
+rankers.
 """
 
 import os
@@ -46,12 +44,10 @@ def audit_market(
 ) -> pd.DataFrame:
     """Audit the way from bars to predictions and rankings, on the last SESSIONS up to a day.
 
-    Nights are run on stores of their own. The list of constituents is audited if it is dated, the
-    latest model and rankers of the market's store if there are any. A user's own code is not: its
-    features see no later session (`dtml.own.process`). The market's store is only read. `tell` is
-    called with the name of each step. Returns a row for each finding, with the columns `audited,
-    check, at, passed, detail`; the last four are those of `dtml.lookahead.audit.Finding`. Raises
-    DtmlError for a history that is too short.
+    Nights are run on stores of their own; the market's is only read. A dated list of constituents,
+    and the latest model and rankers, are audited; a user's own features see no later session
+    (`dtml.own.process`). `tell` gets the name of each step. Returns findings: `audited, check, at,
+    passed, detail` (`dtml.lookahead.audit.Finding`). Raises DtmlError for too short a history.
     """
     market = context.market
     first = sessions_up_to(market.calendar, as_of, SESSIONS)[0].date()
@@ -106,10 +102,9 @@ def earlier_lists(context: MarketContext) -> list[EarlierList]:
 
 
 class _Predicted(NamedTuple):
-    """What nights on a store predicted, by the model of `run_id`.
+    """What nights predicted by the model of `run_id`, one by one and as a backtest's `fold`.
 
-    `nights` are the predictions of nights run one by one, `fold` those of the same nights run as a
-    backtest's fold. `refused` has the reason of each night that the fold refused.
+    `refused` has the reason of each night that the fold refused.
     """
 
     run_id: str
@@ -126,11 +121,9 @@ class _Predicted(NamedTuple):
 def stored_nights(context: MarketContext, history: History, at: pd.Timestamp) -> Finding:
     """Check that no later data in a store changes a training as of `at` or a night up to it.
 
-    Later data are other bars after `at`, a second fetch that restates every bar, and a model
-    trained on both. The nights are run by the code of a night, and by that of a backtest's fold
-    that continues after `at`: both read the store. Neither the bars that the training reads, whose
-    digest is part of its run's name, nor any prediction may change by a bit. The check fails where
-    the single nights or the fold have no prediction.
+    Later data: bars after `at`, a fetch that restates every bar, and a model trained on both.
+    Nights are run by their own code and by a backtest's fold that goes on after `at`; neither the
+    bars of the training nor any prediction may change by a bit, and there must be some.
     """
     # The bars after `at` change; with the original market, the memberships of the stocks stay.
     scrambled = replace(history.scrambled_after(at, SEED), market=history.market)
@@ -165,13 +158,10 @@ def stored_nights(context: MarketContext, history: History, at: pd.Timestamp) ->
 def _predictions_of_nights(
     context: MarketContext, history: History, at: pd.Timestamp, restated: pd.DataFrame | None = None
 ) -> _Predicted:
-    """Train briefly as of `at` on a new store with this history, and run the last nights up to it.
+    """Train briefly as of `at` on a new store, and run its night and `pipeline.LOOK_BACK` before.
 
-    They are the night of `at` and the `pipeline.LOOK_BACK` nights before it, run one by one and
-    as a fold. The fold goes on after `at`, so that it reads later bars too; its predictions of
-    these later nights are left out of the result. With `restated` bars, the store has a later fetch
-    of these too, and a later model that was trained on them. Meanwhile the environment variable
-    DTML_DATA names a temporary folder.
+    One by one, and as a fold that goes on after `at`, whose later predictions are left out. With
+    `restated` bars, the store has these and a model of them too. Changes DTML_DATA meanwhile.
     """
     with (
         TemporaryDirectory(prefix="dtml-audit-") as folder,

@@ -20,9 +20,8 @@ MODULES = {name: module for listed in COMMANDS.values() for name, (module, _) in
 
 
 class LateCommand(TyperCommand):
-    """Stand in for a command, whose module is imported when it is called.
-
-    So `dtml --help` waits for no module of a command.
+    """Stand in for a command, whose module is imported when it is called: `--help` waits for
+    none.
     """
 
     def make_context(
@@ -70,10 +69,9 @@ def common(
         typer.Option("--version", help="Show the version.", callback=_say_version, is_eager=True),
     ] = False,
 ) -> None:
-    """Set up what all commands share: logging, Prefect's settings and torch.
+    """Set up what all commands share: logging, Prefect's settings, torch, and the environment.
 
-    The environment gets the variables that these read, and two for child processes too: DTML_DEBUG
-    and PYTHONSAFEPATH. The option --version has a callback, which prints the version and exits.
+    Child processes get DTML_DEBUG and PYTHONSAFEPATH.
     """
     # Imported here: Windows lacks modules that these import, and `main` has a message for it.
     from flows.log_lines import set_up_logging
@@ -88,10 +86,8 @@ def common(
 
 
 def main() -> None:
-    """Run a command and exit: with 2 after a user's mistake, with 1 after any other failure.
-
-    The code is 130 after an interrupt. A failure is one line on standard error, but Typer explains
-    wrong options in several.
+    """Run a command and exit: 2 after a user's mistake, 130 after an interrupt, 1 after other
+    failures.
     """
     exit_on_windows()
     prepare_output()

@@ -30,9 +30,8 @@ Formats = Mapping[str, Callable[[Any], str]]  # how the values of a column are w
 class ConsoleTable:
     """A frame that is printed as a table, under its title if it has one.
 
-    `formats` maps the name of a column to the function that writes its values; numbers of other
-    columns are printed with all their digits. Texts of the columns `prose` may be broken between
-    words.
+    `formats` maps columns to the functions that write them, else numbers have all digits. Columns
+    of `prose` may be broken between words.
     """
 
     frame: pd.DataFrame
@@ -77,19 +76,16 @@ def bold(text: str) -> Text:
 
 
 def print_json(value: object) -> None:
-    """Print a value, such as a frame or a dictionary of them, as one JSON document.
-
-    `as_json_values` says what it becomes.
-    """
+    """Print a value, such as a frame or a dictionary of them, as one JSON document."""
     document = json.dumps(as_json_values(value), ensure_ascii=False, indent=2, allow_nan=False)
     print_text(document)
 
 
 def as_json_values(value: Any) -> Any:
-    """Return a value as JSON holds it: lists, dictionaries with text as keys, text, numbers, None.
+    """Return a value as JSON holds it.
 
-    Frames become lists of rows, a dictionary each. Days and moments become ISO 8601 text, bytes
-    hexadecimal digits; missing values and numbers that are not finite become None.
+    Frames become lists of rows; days and moments ISO 8601, bytes hexadecimal; missing and infinite
+    None.
     """
     if isinstance(value, pd.DataFrame):
         return as_json_values(value.to_dict("records"))
@@ -134,8 +130,7 @@ def announce(opened: "OpenedMarket") -> None:
 def score_tables(scores: pd.DataFrame) -> Iterable[ConsoleTable]:
     """Yield the scores of the model and of the naive rules, a row each, a table for each protocol.
 
-    The columns of `scores` that are used are protocol, predictor, nights, n (the number of
-    stock-days), acc and mcc, and the ends of the 95 % intervals of these two, such as acc_low.
+    Columns used: protocol, predictor, nights, n (stock-days), acc, mcc, and their 95 % ends.
     """
     titles = {
         "all": "all stock-days",

@@ -38,11 +38,9 @@ INTERRUPTED = 128 + signal.SIGINT
 
 
 def run_command(app: typer.Typer) -> int:
-    """Run the command line and return its exit code.
+    """Run the command line and return its exit code; print a failure in one line on standard error.
 
-    A failure is printed in one line on standard error; `--debug` shows the traceback as well. Typer
-    prints wrong options by itself. An error of dtml, the store or a translation has an exit code of
-    its own, and so has an interrupt (INTERRUPTED); after any other error the code is FAILED.
+    `--debug` shows the traceback as well.
     """
     try:
         app()
@@ -96,10 +94,7 @@ def _trouble_with_prefect(error: BaseException) -> str | None:
 
 
 def _say(message: str, code: int) -> int:
-    """Print the error that is being handled in one line, and return the exit code.
-
-    With `--debug`, its traceback is printed first.
-    """
+    """Print the error that is being handled in one line, and return the exit code."""
     if os.environ.get("DTML_DEBUG"):
         traceback.print_exc()
     print(f"error: {shown(' '.join(message.split()))}", file=sys.stderr)  # noqa: T201
@@ -107,10 +102,8 @@ def _say(message: str, code: int) -> int:
 
 
 def innermost_lines(error: BaseException, count: int = 6) -> str:
-    """Return the innermost lines of code that raised an error, the line that failed last.
-
-    Each is `file:line function`. The error's own message is left out: it may hold what nobody may
-    read in a log.
+    """Return the innermost `file:line function` of an error, the failing one last, without its
+    message.
     """
     frames = traceback.extract_tb(error.__traceback__)[-count:]
     return ", ".join(f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames)

@@ -1,8 +1,7 @@
 """Freeze the nights of a market in a file, its chain, and compare the chain with the store.
 
-A link of the chain is a line of JSON: the night, what made it, what it predicted and how it ranked
-the stocks, and the SHA-256 of the line before. So no line can be changed without changing all after
-it, and the SHA-256 of the last line, the head, stands for the whole chain. Lines are only added.
+A link is a line of JSON: the night, what made it, what it predicted and ranked, and the SHA-256 of
+the line before: no line can change without all after it. Lines are only added.
 """
 
 import hashlib
@@ -100,10 +99,7 @@ def is_frozen(market: str) -> bool:
 
 
 def read_chain(file: Path) -> list[Link]:
-    """Return the links of a file, without a last line that a kill cut off.
-
-    Raises ChainFileError for a file that cannot be read.
-    """
+    """Return the links of a file, without a last line that was cut off; raises ChainFileError."""
     try:
         *lines, _ = file.read_bytes().split(b"\n")
         return [link_of(line + b"\n") for line in lines]
@@ -142,11 +138,10 @@ def link_of_night(market: str, as_of: date) -> Link | None:
 
 
 def begin(engine: Engine, market: str, since: date | None) -> list[Link]:
-    """Begin a market's chain at a complete night, by default the last; return the new links.
+    """Begin or extend a market's chain at a complete night, by default the last; return the new
+    links.
 
-    Nights after it that are complete already are linked too. A chain that has begun is extended, if
-    `since` is None or its first night. Raises UsageError where the first night is not complete, and
-    for another `since` than the first night of the chain; and what `extend` raises.
+    Raises UsageError where the first night is not complete or not the chain's; and as `extend`.
     """
     with reading(engine) as conn:
         days = [night["as_of"] for night in nights.complete_nights(conn, market)]
@@ -171,11 +166,11 @@ def begin(engine: Engine, market: str, since: date | None) -> list[Link]:
 
 
 def extend(engine: Engine, market: str, first: date = date.max) -> list[Link]:
-    """Add a link for each complete night that has none or was run again since; return these links.
+    """Add and return a link for each complete night that is new or was run again, in order of
+    ending.
 
-    They are in the order in which the nights ended. A market without a chain gets one of the nights
-    from `first` on. No other process may work on the market meanwhile. Raises ChainFileError for a
-    file that cannot be read or does not fit the store, and OSError for one that cannot be written.
+    A market without a chain gets one from `first` on. No other process may work on the market.
+    Raises ChainFileError for a file that cannot be read or does not fit the store, OSError.
     """
     file = chain_file(market)
     chain = read_chain(file) if is_frozen(market) else []
@@ -220,12 +215,12 @@ def extend(engine: Engine, market: str, first: date = date.max) -> list[Link]:
 def check(
     engine: Engine, market: str, file: Path | None = None, first: date = date.min
 ) -> tuple[list[Link], list[Change]]:
-    """Compare a chain with the store and the files of weights; return its links and what differs.
+    """Compare a chain, by default the market's own, with the store and weights; return links and
+    changes.
 
-    The chain is in `file`, by default in the market's own file; another is compared with that too.
-    Of a night that was run again, only the last link is compared with the store, and of nights
-    before `first` none. Raises UsageError for a market without a chain, and ChainFileError for a
-    file that cannot be read or has no link.
+    Only the last link of a night counts, and none before `first`. Another file is compared with the
+    market's own too. Raises UsageError without a chain, ChainFileError for an unreadable or empty
+    one.
     """
     own = chain_file(market)
     if file is None and not is_frozen(market):
@@ -348,10 +343,9 @@ def _digests_of_prices(
 ) -> list[str]:
     """Return for each link from place `first` on a SHA-256 of the prices that are new with it.
 
-    `known_at` has the moments of all links. The SHA-256 is that of the versions of bars that became
-    known after the link before: their symbols, separated by spaces; their sessions as days since
-    1970-01-01 in 64 bits; their values as doubles, NaN for a missing one; all little-endian; and
-    the JSON of what was withdrawn.
+    Of the versions known after the link before: symbols, separated by spaces; sessions as days
+    since 1970-01-01 in 64 bits; values as doubles, NaN missing; little-endian; and the JSON of
+    withdrawals.
     """
     # A night that was run late may have used older prices than the link before.
     bounds = list(accumulate(known_at, max))

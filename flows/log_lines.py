@@ -1,9 +1,8 @@
 """Write what operators read on standard error: a line for each run, warnings, and progress.
 
-A line of a run is text such as `market=simulated night=2026-11-25 stage=report seconds=3.2`. With
-DTML_LOG=json every line on standard error is a JSON object with the keys of `Lines`. Where
-standard error is systemd's journal, each line begins with its priority, such as <4> for a warning:
-the journal removes it from the line and keeps it as the field PRIORITY.
+A line is text such as `market=simulated night=2026-11-25 stage=report seconds=3.2`, with
+DTML_LOG=json an object with the keys of `Lines`. In systemd's journal it begins with its priority,
+such as <4>.
 """
 
 import json
@@ -65,9 +64,8 @@ def logged_run(
 ) -> Iterator[Run]:
     """Log one line when a run ends: market, night, last stage, seconds, and how it ended.
 
-    Yields the run, whose `outcome` and `level` the work inside may set. `stage` is the stage until
-    the work enters one. The line of a run that fails is a warning with its error. Where a run
-    inside this one has logged its line, this one logs none.
+    Yields the run, whose `outcome` and `level` may be set. A failure is a warning with its error.
+    Where a run inside has logged its line, this one logs none.
     """
     outer = _run_in_progress.get()  # the run around this one, None outside of any
     run = Run(stage=stage, market=market, night=night)
@@ -88,9 +86,8 @@ def logged_run(
 
 
 def log_ended_run(run: Run, *, seconds: float, run_id: str | None = None) -> None:
-    """Log the line of a run that has ended.
-
-    `run_id` is the ID of Prefect's flow run, by default that of the flow around this call.
+    """Log the line of a run that has ended; `run_id` is Prefect's, by default of the flow
+    around.
     """
     fields = _fields(run, seconds, run_id)
     log.log(run.level, "%s", run.outcome, extra={"line_kind": "run", "line_fields": fields})
@@ -98,10 +95,7 @@ def log_ended_run(run: Run, *, seconds: float, run_id: str | None = None) -> Non
 
 @contextmanager
 def logged_stage(name: str) -> Iterator[None]:
-    """Time a stage of the run in progress, and log a line for it.
-
-    Only JSON logs and `--debug` show that line. The run's own line names the last stage entered.
-    """
+    """Time a stage of the run in progress, and log a line, which JSON and `--debug` show."""
     run = _run_in_progress.get() or Run(stage=name)
     run.stage = name
     begun = time.monotonic()
@@ -139,9 +133,8 @@ def flow_run_id() -> str | None:
 class Lines(logging.Formatter):
     """Write a record as one line: `key=value` pairs for a run, else its message.
 
-    As JSON it is an object with the keys timestamp (UTC), level, message, market, night, stage,
-    seconds and run, which is the ID of Prefect's flow run; null where unknown, and by default those
-    of the run in progress. For systemd's journal, the line begins with its priority.
+    JSON: timestamp (UTC), level, message, market, night, stage, seconds, run (Prefect's id); null
+    where unknown.
     """
 
     def __init__(self, *, as_json: bool = False, for_journal: bool = False) -> None:
@@ -188,9 +181,8 @@ class StandardError(logging.StreamHandler[Any]):
 
 
 class LineStream:
-    """Stand in for standard error, and give each line that is printed the form of a log line.
-
-    A line that begins with "error:" or "warning:" has that level, any other is information.
+    """Stand in for standard error: lines of "error:" or "warning:" get that level, others
+    information.
     """
 
     def __init__(self, raw: TextIO, form: Lines) -> None:
@@ -220,11 +212,9 @@ def lines_shown(
 ) -> Callable[[logging.LogRecord], bool]:
     """Return the filter that chooses which of our own log lines are shown; no others are.
 
-    A terminal gets all but the lines of stages and of the progress that a bar shows there. A pipe,
-    such as a cron mail, gets the line of each run, warnings, and one line of progress a minute, the
-    first after a minute. JSON logs (`as_json`) get all lines, but of progress as few as a pipe.
-    With `attended` a command runs, which prints its error if it fails: the line of a run that
-    failed is then left out, except in JSON.
+    A terminal gets all but stages and progress that a bar shows. A pipe gets runs, warnings, and
+    progress once a minute; JSON all, but progress as a pipe. With `attended` the line of a failed
+    run is left out, except in JSON: its command prints the error.
     """
     last_progress = time.monotonic()
 
@@ -251,12 +241,10 @@ def lines_shown(
 
 
 def set_up_logging(*, debug: bool, attended: bool = True) -> None:
-    """Send our own lines to standard error, in the form that DTML_LOG names.
+    """Send our own lines to standard error, in the form that DTML_LOG names; the last call counts.
 
-    `attended` says that a command runs, whose terminal a person may watch; a run of the service is
-    not. Prefect's own lines go to its server, and with `debug` also to standard error. For JSON and
-    for systemd's journal, `sys.stderr` is replaced by a `LineStream`, so that printed lines have
-    the form of log lines. May be called again: the last call counts. Raises UsageError for an
+    `attended`: a command runs. Prefect's lines go to its server, with `debug` also to standard
+    error. For JSON and the journal, `sys.stderr` becomes a `LineStream`. Raises UsageError for an
     unknown DTML_LOG.
     """
     value = os.environ.get(VARIABLE, "")
@@ -291,9 +279,8 @@ def set_up_logging(*, debug: bool, attended: bool = True) -> None:
 
 
 def is_journal() -> bool:
-    """Return whether standard error is systemd's journal, or is passed on to it.
-
-    systemd sets JOURNAL_STREAM to the device and inode of the journal's stream.
+    """Return whether standard error is systemd's journal, or is passed on to it
+    (JOURNAL_STREAM).
     """
     if os.environ.get(JOURNAL):
         return True

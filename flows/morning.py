@@ -46,9 +46,8 @@ TRADABLE = ", next open"  # the end of the name of a portfolio whose trades were
 class Skill:
     """How good the rankings of the predictor that ranks the stocks have been.
 
-    `score` is the row of its running scores, None before its first ranking has an outcome; `rule`
-    is that of the rule with the best rank IC. `since` is the session from which on the interval of
-    the rank IC has been above 0.
+    `score` is its running scores, or None; `rule` those of the rule with the best rank IC; `since`
+    the session since which the rank IC's interval is above 0.
     """
 
     ranker: str
@@ -68,8 +67,8 @@ class Skill:
 class Gain:
     """What a strategy gained after costs beside a benchmark portfolio.
 
-    `verdict` has the words of `told_apart`, `figures` the gain with its interval; `source` names
-    where it comes from, and `link` its page, if there is one.
+    `verdict`: the words of `told_apart`; `figures`: the gain with its interval; `source` and its
+    page.
     """
 
     verdict: str | None
@@ -81,10 +80,10 @@ class Gain:
 
 @dataclass(frozen=True)
 class Morning:
-    """Hold a night's ranking, its orders, how good rankings have been, and what changed.
+    """A night's ranking, its orders, how good rankings have been, and what changed.
 
-    `ranking` has the rows of `ranking_of_night`, `orders` those of `orders_of_night`, and `paper`
-    those of `paper_account.paper_returns`. Without a complete night, the first two are empty.
+    `ranking_of_night`, `orders_of_night`, both empty without a complete night, and
+    `paper_account.paper_returns`.
     """
 
     ranking: list[Row]
@@ -122,9 +121,9 @@ class Morning:
 
     @property
     def account_line(self) -> Chart | None:
-        """Return a drawing of the paper account beside equal parts of all stocks.
+        """Return a drawing of 1 invested NIGHTS sessions ago, in the paper account and in equal
+        parts.
 
-        Both lines show the value of 1 that was invested NIGHTS sessions ago, or at the beginning.
         None where the account has fewer than two sessions.
         """
         net = self.paper.pivot(index="session", columns="portfolio", values="net").astype(float)
@@ -140,10 +139,7 @@ class Morning:
 def morning(
     conn: Connection, market: str, night: NightFacts | None, last_alerts: date | None = None
 ) -> Morning:
-    """Return what a complete night says.
-
-    Alerts of later nights, which have no ranking yet, are among the changes up to `last_alerts`.
-    """
+    """Return what a complete night says, and alerts of later nights up to `last_alerts`."""
     paper = paper_account.paper_returns(conn, market, night.as_of if night else None)
     costs = after_costs(conn, market, paper)
     if night is None:
@@ -162,12 +158,11 @@ def morning(
 
 
 def ranking_of_night(night: NightFacts) -> pd.DataFrame:
-    """Return a night's ranking, the best first, with the change of places since the one before.
+    """Return a night's ranking, the best first, with three more columns.
 
-    Three columns are added to `NightFacts.ranking`: `moved`, the places gained since the night
-    before, and `return_before`, the stock's return in the session ranked then, both NaN for a stock
-    that was not ranked then; and `bar`, the score on a scale from -1 to 1, on which 0 is the median
-    of the stocks, and the stock furthest from it has 1 or -1.
+    `moved`: places gained since the night before; `return_before`: the return in the session ranked
+    then; both NaN if not ranked then. `bar`: the score on a scale on which 0 is the median, and the
+    furthest stock 1 or -1.
     """
     ranking = night.ranking
     before = night.before.ranking if night.before else ranking.iloc[:0]
@@ -182,9 +177,8 @@ def ranking_of_night(night: NightFacts) -> pd.DataFrame:
 
 
 def contradicts(place: float, stocks: int, direction: str) -> bool:
-    """Return whether a stock of the better half is to fall, or one of the worse half to rise.
-
-    The middle one of an odd number of stocks is of the better half.
+    """Return whether a stock of the better half, the middle included, is to fall, or one of the
+    worse rise.
     """
     if pd.isna(place):
         return False
@@ -194,11 +188,9 @@ def contradicts(place: float, stocks: int, direction: str) -> bool:
 def orders_of_night(night: NightFacts, ranking: pd.DataFrame) -> pd.DataFrame:
     """Return what the paper account holds from the next open on, and what it trades for that.
 
-    Columns: symbol, weight (the share of equity to hold, 0 for a sale), held (the share held after
-    the last open, NaN without), and action: "sell" for a stock to hold no longer, "buy" for one
-    that is not held, "keep" for one that the account keeps as it is or whose weight changes by less
-    than `SMALLEST_TRADE`, and else "adjust". The orders of each action are in the order of the
-    ranking.
+    Columns: symbol, weight (of equity, 0 for a sale), held (after the last open, NaN without),
+    action: "sell", "buy", "keep" (as it is, or a change below `SMALLEST_TRADE`), "adjust"; each in
+    the order of the ranking.
     """
     decided = read(night.conn, "paper_order", market=night.market, target=night.target)
     before = decided.iloc[:0]
@@ -227,10 +219,10 @@ def orders_of_night(night: NightFacts, ranking: pd.DataFrame) -> pd.DataFrame:
 
 
 def changes(night: NightFacts, ranking: pd.DataFrame, last: date | None = None) -> list[str]:
-    """Return in sentences what changed in a night since the one before.
+    """Return in sentences what changed since the night before.
 
-    These are a promotion, new drift, alerts, a new model, and stocks that are new at the top. For a
-    first night all drift is new, and only drift and alerts are told.
+    A promotion, new drift, alerts, a new model, stocks new at the top; of a first night, drift and
+    alerts.
     """
     before, champion = night.before, night.champion
     sentences = []
@@ -276,9 +268,8 @@ def skill_of(night: NightFacts) -> Skill | None:
 def after_costs(conn: Connection, market: str, paper: pd.DataFrame) -> Gain | None:
     """Return what a strategy gained after costs; None where nothing was tried yet.
 
-    The strategy is the last year of the paper account, if it has MINIMUM_DAYS sessions; else the
-    newest walk of rankings; else the newest backtest's portfolio with the best Sharpe ratio among
-    those that trade at the next open.
+    The last year of the paper account, from MINIMUM_DAYS sessions on; else the newest walk of
+    rankings; else the newest backtest's best Sharpe ratio traded at the next open.
     """
     net = paper.pivot(index="session", columns="portfolio", values="net").astype(float)
     if len(net) >= MINIMUM_DAYS:
@@ -320,10 +311,10 @@ def _gain_of_study(row: Row, beside: str, source: str, link: str) -> Gain:
 
 
 def skill_line(night: NightFacts, leg: str, predictor: str) -> Chart | None:
-    """Return a drawing of the rank IC of a predictor, added up over the nights up to one.
+    """Return a drawing of a predictor's rank IC, added up over NIGHTS nights of SPAN, and the best
+    rule's.
 
-    They are the last NIGHTS nights, of a time of SPAN, at most. Beside the predictor is the rule
-    with the best sum. None where the predictor has a rank IC on fewer than two of these nights.
+    None with fewer than two rank ICs.
     """
     rank_ics = query(
         night.conn,
@@ -345,19 +336,15 @@ def skill_line(night: NightFacts, leg: str, predictor: str) -> Chart | None:
 
 
 def caveats(conn: Connection, market: str) -> str:
-    """Say what a reader must know before any figure of a market's nights; empty where nothing.
-
-    It is that nights were run too late to trade, and that the prices are simulated.
+    """Say that nights were run too late to trade, and that prices are simulated; empty where
+    neither.
     """
     source = read_value(conn, "night_log", "source", market=market, order="-as_of")
     return f"{hindsight(conn, market)} {of_source(source)}".strip()
 
 
 def hindsight(conn: Connection, market: str, last: date = date.max) -> str:
-    """Say how many nights up to `last` were run too late to trade; empty where none was.
-
-    A figure of such a night is no live record.
-    """
+    """Say how many nights up to `last` were run too late to trade; empty where none was."""
     complete, late = query(conn, "hindsight", market=market, last=last).iloc[0]
     if not late:
         return ""

@@ -18,10 +18,10 @@ from dtml.pages.figures import Row, records
 
 @dataclass(frozen=True)
 class NightFacts:
-    """Hold a night, and read each further fact when it is first asked for.
+    """A night, which reads each further fact when it is first asked for.
 
-    `row` is that of the view night_log. Scores are those of sessions up to `scored_until`. Of the
-    facts, `directions`, `scores` and `band_counts` read tables, all others views.
+    `row` is of night_log; scores are of sessions up to `scored_until`. `directions`, `scores` and
+    `band_counts` read tables, the others views.
     """
 
     conn: Connection
@@ -106,10 +106,10 @@ class NightFacts:
         return night_counts(self.conn, "abstention_count", self.market, self.scored_until)
 
     def directions(self, level: float) -> pd.DataFrame:
-        """Return the query `night_directions` with the `direction` at a nominal level.
+        """Return the query `night_directions` with the `direction` at a level, and the band's
+        `low`, `high`.
 
-        Its columns `low` and `high` are the ends of the abstention band. All three are missing
-        where the model has no band of that level.
+        All three are missing where the model has no band of that level.
         """
         banded = read(
             self.conn,
@@ -126,9 +126,9 @@ class NightFacts:
 def night_facts(
     conn: Connection, market: str, *, settled: bool = False, **which: Any
 ) -> NightFacts | None:
-    """Return the newest night of a market for which the conditions hold; None where there is none.
+    """Return the newest night of a market under these conditions, or None.
 
-    Scores are those that the night knew or, if it is `settled`, those with the session predicted.
+    Its scores are those that it knew or, if `settled`, those with the session predicted.
     """
     row = read_row(conn, "night_log", market=market, order="-as_of", **which)
     if row is None:
@@ -143,10 +143,9 @@ CELLS = ["true_rises", "false_rises", "false_falls", "true_falls"]
 
 
 def stored_counts(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return the counts of the days of stored scores, from which each was computed.
+    """Return the counts of days from which stored scores were computed.
 
-    As n = TR + FR + FF + TF, rises = TR + FF, predicted rises = TR + FR and correct = TR + TF, the
-    sum correct + rises + predicted rises - n is 2 TR.
+    correct + rises + predicted rises - n = 2 TR.
     """
     correct = (scores["acc"].astype(float).fillna(0) * scores["n"]).round()
     predicted, rises = scores["predicted_rises"], scores["rises"]

@@ -49,9 +49,8 @@ def night_page(
 ) -> str:
     """Render the page of a complete night, a row of the view night_log.
 
-    Directions are decided at a nominal level, one of `dtml.markets.definition.LEVELS`, by default
-    the market's own. `attention` is by default what the store keeps of it: the strongest sources of
-    each stock. A page `served` by the dashboard has its menu.
+    `level` is that of directions, by default the market's; `attention` by default the strongest
+    sources stored. A page `served` by the dashboard has its menu.
     """
     as_of = night["as_of"]
     since = sessions_up_to(market.calendar, as_of, REJECTED_SESSIONS)[0].date()
@@ -116,9 +115,8 @@ def comparison_of_night(conn: Connection, market: str, as_of: date) -> dict[str,
 def survivorship_of_nights(conn: Connection, market: Market, as_of: date) -> Survivorship:
     """Count the constituents of all complete nights up to one, as those nights recorded them.
 
-    A stock that a night left out counts as one without a price if the recorded reason is about its
-    bar (`WITHOUT_BAR`). Names are those that the market's list has on these days. As nights record
-    no other prices, `first_priced` is the number of stocks that the first night predicted.
+    A stock left out because of its bar (`WITHOUT_BAR`) has no price; `first_priced` counts those
+    that the first night predicted.
     """
     nights = read(
         conn,
@@ -145,12 +143,10 @@ def survivorship_of_nights(conn: Connection, market: Market, as_of: date) -> Sur
 
 
 def rolling(conn: Connection, market: Market, as_of: date) -> pd.DataFrame:
-    """Return the curve of each predictor's rolling scores over the last `ROLLED_NIGHTS` sessions.
+    """Return `rolling_scores` of each `predictor` at the end of each window of `ROLLED_NIGHTS`
+    sessions.
 
-    A row is a session and has the scores of a window of sessions that ends with it, as
-    `rolling_scores` computes them; sessions before the first whole window have no row. Columns:
-    those of `rolling_scores` and `predictor`. All stock-days count, not only those that the
-    published protocol labels.
+    All stock-days count.
     """
     first = sessions_up_to(market.calendar, as_of, ROLLED_NIGHTS)[0].date()
     of_nights = read(
@@ -172,10 +168,7 @@ def rolling(conn: Connection, market: Market, as_of: date) -> pd.DataFrame:
 
 
 def receipt(conn: Connection, night: Row, run: Row) -> dict[str, object]:
-    """Return what made a night's predictions, each value under the name that the page shows.
-
-    It covers the model, what it was trained and calibrated on, and the inputs of the night.
-    """
+    """Return what made a night's predictions, each value under the name that the page shows."""
     lines = {name: run[name] for name in RECEIPT}
     coefficients = [
         f"{name} {run[name]:.4f}" for name in ("slope", "intercept") if run[name] is not None

@@ -13,11 +13,10 @@ from flows.nightly.context import open_context
 class Night:
     """Run the night of a market, unless it is complete already, and hold its results.
 
-    `market` is a name or the path of a TOML file, `as_of` a session (None: the last closed one that
-    the source has), `prices` and `index` are files of prices (None: the market's own source). `row`
-    is the night's row in the store, `report` the path of its page. `ranking` has a row for each
-    stock in the order of the market's ranker, best first, and no row if the night ranked none. The
-    store lies where `DTML_DATABASE_URL` and `DTML_DATA` say. Raises DtmlError for a refused night.
+    `market` is a name or a TOML file, `as_of` a session (None: the last closed one), `prices` and
+    `index` are files. `row` is the night's in the store, `report` its page, `ranking` a row a
+    stock, best first. The store is that of `DTML_DATABASE_URL` and `DTML_DATA`. Raises DtmlError
+    for a refused night.
     """
 
     def __init__(

@@ -26,13 +26,10 @@ PACE_SECONDS = 300.0  # the time left is estimated from the pace of the last fiv
 def training_progress(
     members: Sequence[Member], windows: Sequence[int] | None = None
 ) -> Iterator[EpochReport]:
-    """Yield the function that a training calls after each epoch.
+    """Yield the function that a training calls after each epoch: one bar, weighted by cost.
 
-    One bar shows the progress of all members together, each weighted by the cost of its epochs.
-    `windows` has for each member how many sessions its windows have, where these numbers differ.
-    Of each member, LOGGED_EPOCHS evenly spaced epochs are logged: up to twice as many where their
-    number does not divide evenly, and every epoch where it has fewer. The epochs that a resumed fit
-    had done before are added to the bar, and not logged again.
+    `windows`: sessions of each member's windows, where they differ. LOGGED_EPOCHS epochs of each
+    member are logged, not those of before a resumption.
     """
     costs = {}  # of an epoch of each member
     for member, sessions in zip(members, windows or [1] * len(members), strict=True):
@@ -71,9 +68,7 @@ def training_progress(
 def fold_progress(already_done: int, total: int) -> Iterator[Callable[[], None]]:
     """Yield the function that a backtest calls after each fold of this run.
 
-    An earlier run did `already_done` of the `total` folds; the time left is estimated from those of
-    this run. It is approximate where folds ran in parallel, because the earlier run may then have
-    done others than the first ones.
+    `already_done` of `total` were done earlier; the time left is by this run's.
     """
     text = "fold {task.completed:.0f} of {task.total:.0f}"
     # A fold can take many minutes.
@@ -93,8 +88,7 @@ def fold_progress(already_done: int, total: int) -> Iterator[Callable[[], None]]
 def rankings_progress(what: str, total: int) -> Iterator[Callable[[str, Callable[[], T]], T]]:
     """Yield the function that runs and counts a training of a walk of rankings, by its name.
 
-    `what` names the walk, `total` is the number of its trainings. Their costs differ a hundredfold,
-    so that how many are done does not tell the time left.
+    The costs of the `total` trainings differ a hundredfold: no time left is told.
     """
     text = f"{what}, training {{task.completed:.0f}} of {{task.total:.0f}}"
     with _steps(text, total) as step:
@@ -144,9 +138,8 @@ def _steps(
 def _bar(
     text: str, total: float | None, pace_seconds: float | None = None, *more: bars.ProgressColumn
 ) -> Iterator[tuple[bars.Progress, bars.TaskID]]:
-    """Yield a bar, with what is done, the time that it took, and more columns, and its task.
-
-    With `pace_seconds` it has the time left too, by the pace of so many seconds.
+    """Yield a bar with what is done, its time, more columns, and with `pace_seconds` the time
+    left.
     """
     left = [bars.TextColumn("left"), bars.TimeRemainingColumn()] if pace_seconds else []
     progress = bars.Progress(

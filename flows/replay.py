@@ -1,8 +1,9 @@
 """Replay past nights and single predictions, and train models again.
 
 A night is replayed from the bars that it knew, a prediction from its receipt `RUN/SYMBOL/TARGET`.
-Every difference is reported, to the last bit. Where other versions or another processor computed
-it, sums are added in another order: differences within `ROUNDING` count as rounding."""
+Every difference is reported; where another version or processor computed it, those within
+`ROUNDING` count as rounding.
+"""
 
 import hashlib
 import json
@@ -64,11 +65,10 @@ def within(tolerance: float, stored: ArrayLike, again: ArrayLike) -> NDArray[np.
 
 @dataclass(frozen=True)
 class RankingDifference:
-    """Hold how many stocks of a night's rankings have another place or score, of how many.
+    """How many stocks of a night's rankings differ in place or score, of how many, once a
+    predictor.
 
-    A stock counts once for each predictor. `is_close` says that all scores are within ROUNDING of
-    the stored ones (of a score beyond 1 or -1, within that share of it), and that stocks changed
-    places only where their scores are that close.
+    `is_close`: scores are within ROUNDING (a share beyond 1), and places changed only between such.
     """
 
     differing: int
@@ -80,10 +80,9 @@ class RankingDifference:
 
 
 def ranking_difference(stored: pd.DataFrame, again: pd.DataFrame) -> RankingDifference | None:
-    """Return how two frames `predictor, symbol, score, place` differ; None where they do not.
+    """Return how two frames `predictor, symbol, score, place` of one night differ, or None.
 
-    They are the rankings of one night. A stock that only one of them ranks counts as different, and
-    then they are not close.
+    A stock that one of them lacks differs, and is not close.
     """
     beside = stored.merge(again, on=["predictor", "symbol"], how="outer", suffixes=("", "_again"))
     is_same = within(0, beside[["score", "place"]], beside[["score_again", "place_again"]])
@@ -109,11 +108,9 @@ class NotReplayedError(DtmlError):
 
 @dataclass
 class Archive:
-    """Read the past of a market, without ever writing to it.
+    """Read the past of a market: nights, bars as known at any moment, models. Never writes.
 
-    The past is its nights, its bars as known at any moment, and its models. `models` holds those
-    that were loaded, by the id of their run. `device` computes again what was computed then: cpu,
-    cuda, or auto for the CPU where the CPU computed it, and otherwise for the GPU, if there is one.
+    `device`: cpu, cuda, or auto for the kind that computed then.
     """
 
     engine: Engine
@@ -128,9 +125,8 @@ class Archive:
         return cls(engine=open_reader(), market=market, device=request.device)
 
     def night(self, as_of: date | None) -> dict[str, Any]:
-        """Return the row of a complete night, by default the last.
-
-        Raises UsageError if this night is not complete; the message says which nights are.
+        """Return the row of a complete night, by default the last; raises UsageError, naming those
+        there are.
         """
         complete = self.nights()
         if as_of is None:
@@ -147,10 +143,7 @@ class Archive:
         )
 
     def nights(self) -> list[dict[str, Any]]:
-        """Return the rows of all complete nights, oldest first.
-
-        Raises UsageError when there is none.
-        """
+        """Return the rows of all complete nights, oldest first; raises UsageError without any."""
         name = self.market.name
         with reading(self.engine) as conn:
             newest_first = (
@@ -163,10 +156,7 @@ class Archive:
         return complete
 
     def device_for(self, computed_then: str | None) -> str:
-        """Return the device on which to compute again what `computed_then` computed.
-
-        `computed_then` is a text of `dtml.machine.computed_by`; None where none was recorded.
-        """
+        """Return the device on which to compute again what `computed_by` then named, or None."""
         if self.device == "auto" and computed_then is not None and is_by_cpu(computed_then):
             return "cpu"
         return self.device
@@ -174,10 +164,8 @@ class Archive:
     def context(
         self, run: Mapping[str, Any], symbols: Iterable[str], computed_then: str | None
     ) -> MarketContext:
-        """Return a market context with these stocks and the index of a run.
-
-        The list and the index that the market has today do not matter. `computed_then` is what
-        computed the predictions that are to be made again.
+        """Return a context with these stocks and a run's index, whatever the market's list says
+        today.
         """
         # `with_symbols` keeps the dates of listed stocks. Without a list, each of these stocks is a
         # constituent on every day.
@@ -195,9 +183,8 @@ class Archive:
         )
 
     def model(self, run: Mapping[str, Any]) -> Model:
-        """Return the model of a run; its weights are loaded and checked only the first time.
-
-        Raises DtmlError where they are lost or changed.
+        """Return the model of a run, loaded and checked once; raises DtmlError for lost or changed
+        weights.
         """
         if run["id"] not in self.models:
             self.models[run["id"]] = load_run(self.context(run, [], run["computed_by"]), run)
@@ -206,10 +193,10 @@ class Archive:
     def tonight(
         self, night: Mapping[str, Any], known_at: datetime | None = None
     ) -> tuple[Tonight, pd.DataFrame]:
-        """Return a past night, with bars as it knew them or as known at a moment.
+        """Return a past night, by default with bars as it knew them, and its stored
+        `night_directions`.
 
-        Its stocks are those that it predicted or left out. Also returns its stored predictions, as
-        rows of `night_directions` in db/queries.
+        Its stocks are those that it predicted or left out.
         """
         with reading(self.engine) as conn:
             run = runs.run(conn, night["run_id"])
@@ -243,10 +230,9 @@ def market_then(market: Market, run: Mapping[str, Any]) -> Market:
 
 
 def changed_since(market: Market, run: Mapping[str, Any]) -> str | None:
-    """Say how the market's present index and list differ from those that a run was trained on.
+    """Say how the market's index and list differ from those of a run, None where they do not.
 
-    None where they do not differ. A market that takes its stocks from the prices has no list to
-    compare.
+    Stocks taken from prices have no list.
     """
     then = market_then(market, run)
     said = []
@@ -272,10 +258,7 @@ def changed_since(market: Market, run: Mapping[str, Any]) -> str | None:
 
 
 def made_by(run: Mapping[str, Any], machine: str) -> str:
-    """Return in words what decides the last bits: this machine, and what trained the model.
-
-    `machine` is the text of `dtml.machine.computed_by`.
-    """
+    """Return in words what decides the last bits: this `machine`, and what trained the model."""
     trained_by = run["computed_by"]
     if trained_by is None:
         return f"{machine}; trained by dtml {run['code_version']}, the rest is not recorded"
@@ -284,14 +267,12 @@ def made_by(run: Mapping[str, Any], machine: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Hold stored predictions of one session beside the same predictions made again.
+    """Stored predictions of one session beside the same predictions made again.
 
-    `predictions` has a row for each stock: `symbol`, `FIGURES` as stored, and the same figures with
-    the prefix `replayed_`, as predicted again by `machine` (see `dtml.machine.computed_by`) from
-    bars as known at `known_at`. A figure is missing where there is no prediction. `computed_by` is
-    what computed them then (None: not recorded). `recorded_hash` is the SHA-256 of the model's
-    inputs that was recorded then, `inputs_hash` that of the inputs now; None for not recorded, and
-    for nothing read.
+    `predictions`: `symbol`, `FIGURES` as stored, and with the prefix `replayed_` as predicted by
+    `machine` from bars known at `known_at`; missing without a prediction. `computed_by` then,
+    `recorded_hash` of the inputs then and `inputs_hash` now (SHA-256) are None where not recorded
+    or read.
     """
 
     run: Mapping[str, Any]
@@ -313,9 +294,8 @@ class Comparison:
         return None if self.inputs_hash is None else self.recorded_hash == self.inputs_hash
 
     def are_within(self, tolerance: float) -> NDArray[np.bool_]:
-        """Return whether each figure made again is this close to the stored one, [stocks FIGURES].
-
-        Both may be missing.
+        """Return whether each figure made again is this close or missing in both, [stocks
+        FIGURES].
         """
         again = self.predictions[[f"replayed_{name}" for name in FIGURES]]
         return within(tolerance, self.predictions[[*FIGURES]], again)
@@ -334,13 +314,11 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class Replay(Comparison):
-    """Hold a night beside the result of running it again.
+    """A night beside the result of running it again.
 
-    `failure` says why the stocks could not be predicted again, or why they could not be ranked
-    again; None if neither failed. `ranking_difference` says what differs in the rankings of the
-    stocks; None if nothing does, if the night ranked none, or after a failure. `link` is the number
-    of the night's link in the market's chain, None if the night is not frozen.
-    `changes_since_frozen` says in words what of the night has changed since.
+    `failure` says why stocks could not be predicted or ranked again. `ranking_difference` is None
+    where nothing differs or could be ranked. `link` is the night's in the market's chain;
+    `changes_since_frozen` in words.
     """
 
     night: Mapping[str, Any]
@@ -358,10 +336,8 @@ class Replay(Comparison):
 
     @property
     def largest(self) -> tuple[str, float]:
-        """Return the stock whose probability differs most, and the absolute difference.
-
-        A stock that has a probability on one side only comes first; its difference is NaN. At least
-        one stock must be `differing`.
+        """Return the stock whose probability differs most, and by how much; one missing, NaN, comes
+        first.
         """
         rows = self.differing
         difference = (rows["replayed_probability"] - rows["probability"]).abs().to_numpy()
@@ -370,10 +346,9 @@ class Replay(Comparison):
 
     @property
     def is_rounding(self) -> bool:
-        """Return whether figures differ, and all differences count as rounding.
+        """Return whether all differences count as rounding.
 
-        They do if they are within the tolerance, the inputs are the same, and another version or
-        machine computed the night. False where the predictions or the ranking could not be made.
+        Within the tolerance, of the same inputs, by another version or machine.
         """
         if self.failure is not None or not self.inputs_equal or self.changes is None:
             return False
@@ -438,10 +413,7 @@ class Replay(Comparison):
 def replay_of(
     archive: Archive, night: Mapping[str, Any], known_at: datetime | None = None
 ) -> Replay:
-    """Run a complete night again from the bars that it knew, or from those known at `known_at`.
-
-    If its stocks cannot be predicted or ranked again, `failure` of the result says why.
-    """
+    """Run a complete night again from the bars that it knew, or from those known at `known_at`."""
     tonight, stored = archive.tonight(night, known_at)
     forecast = None
     failure = None
@@ -480,10 +452,7 @@ def _beside(stored: pd.DataFrame, again: pd.DataFrame | None) -> pd.DataFrame:
 
 
 def _rank_again(tonight: Tonight) -> RankingDifference | None:
-    """Rank a night's stocks again by the rankers that ranked them, and return what differs.
-
-    None where nothing differs, or where the night ranked no stocks.
-    """
+    """Rank a night's stocks again by their rankers; return what differs, or None."""
     context, target = tonight.context, tonight.row["target"]
     with reading(context.engine) as conn:
         stored = read(
@@ -508,9 +477,7 @@ def _rank_again(tonight: Tonight) -> RankingDifference | None:
 def restated_since(archive: Archive, replay: Replay) -> dict[str, int]:
     """Count the bars of the model's inputs that differ between the night and the replay.
 
-    A bar is `new` if only the replay reads it, `gone` if only the night did, and `restated` if both
-    do with another `known_at`: it has another version, or its neighbour was withdrawn meanwhile
-    (`db.rows.prices.prices`).
+    `new`, `gone`, or `restated`: with another `known_at` (`db.rows.prices.prices`).
     """
     tonight, _ = archive.tonight(replay.night)
     context = tonight.context
@@ -557,11 +524,10 @@ class Receipt:
 
 @dataclass(frozen=True, kw_only=True)
 class Reproduction(Comparison):
-    """Hold a stored prediction beside its reproduction, the one row of `predictions`.
+    """A stored prediction beside its reproduction, the one row of `predictions`.
 
-    `universe` says which stocks the model saw and how that is known, and `changed_since` how the
-    market's index and list differ today, which changes nothing here. Only a night may have recorded
-    a hash of its inputs.
+    `universe`: which stocks the model saw, and how that is known; `changed_since`: how the market's
+    index and list differ today.
     """
 
     receipt: Receipt
@@ -592,9 +558,8 @@ class Reproduction(Comparison):
 
     @property
     def is_rounding(self) -> bool:
-        """Return whether figures differ, and all differences count as rounding.
-
-        They do if they are within the tolerance, and another version or machine computes now.
+        """Return whether all differences are within the tolerance, and another version or machine
+        computes.
         """
         is_close = bool(self.are_within(ROUNDING).all())
         return bool(self.differing) and is_close and self.changes is not None
@@ -618,8 +583,7 @@ class Reproduction(Comparison):
 def run_of(engine: Engine, receipt: Receipt) -> dict[str, Any]:
     """Return the row of a receipt's run.
 
-    Raises StoreUsageError where the store has no such run, and UsageError for a run of the
-    published experiment, which a night's code cannot reproduce.
+    Raises StoreUsageError for an unknown run, UsageError for one of the published experiment.
     """
     with reading(engine) as conn:
         run = runs.run(conn, receipt.run_id)
@@ -633,9 +597,8 @@ def run_of(engine: Engine, receipt: Receipt) -> dict[str, Any]:
 
 
 def market_of(run: Mapping[str, Any], market_file: Path | None) -> Market:
-    """Return the market of a run: one of the package, or the one that `market_file` describes.
-
-    Raises UsageError for the file of another market.
+    """Return the market of a run, of the package or of `market_file`; raises UsageError for
+    another's.
     """
     name = run["market"]
     if market_file is not None and market_file.stem != name:
@@ -649,8 +612,7 @@ def market_of(run: Mapping[str, Any], market_file: Path | None) -> Market:
 def reproduce(archive: Archive, receipt: Receipt, run: Mapping[str, Any]) -> Reproduction:
     """Predict again what a receipt names, from the bars that the prediction was made from.
 
-    Raises StoreUsageError where the store has no such prediction, and DtmlError where the model's
-    weights or the bars are lost.
+    Raises StoreUsageError for an unknown prediction, DtmlError for lost weights or bars.
     """
     name = archive.market.name
     with reading(archive.engine) as conn:
@@ -706,14 +668,11 @@ def _missing(receipt: Receipt, stored: pd.DataFrame) -> str:
 
 @dataclass(frozen=True)
 class Retraining:
-    """Hold the result of training a model again: its checkpoint's SHA-256, and what differs.
+    """A model trained again: its checkpoint's SHA-256, and what differs.
 
-    `parameters` is the number of parameters, which are tensors of weights. `differing` maps the
-    name of each that differs to its largest absolute difference. If the run's own weights are
-    `lost`, `differing` is empty, and only the SHA-256 is compared; if that is the same, the
-    checkpoint was `restored`.
-    On a GPU some sums have no fixed order: weights within TOLERANCE of the run's count as equal.
-    `first` is the first session trained on.
+    `differing`: the largest absolute difference of each of the `parameters` tensors; on a GPU
+    within TOLERANCE is equal. With `lost` weights only the SHA-256 is compared, and the checkpoint
+    perhaps `restored`. `first` is the first session trained on.
     """
 
     run: Mapping[str, Any]
@@ -739,10 +698,7 @@ class Retraining:
 
     @property
     def reasons(self) -> list[str]:
-        """Return what differs, in words; empty when all weights are the same to the last bit.
-
-        Weights that are close on a GPU count as the same.
-        """
+        """Return what differs, in words; empty where all weights are equal, or close on a GPU."""
         by = made_by(self.run, self.machine)
         if self.lost and not self.restored:
             reason = (
@@ -769,13 +725,12 @@ class Retraining:
 def retrain(
     archive: Archive, run: Mapping[str, Any], on_epoch: EpochReport = no_report
 ) -> Retraining:
-    """Train the model of a run again on the same bars and universe, and compare the weights.
+    """Train the model of a run again, from the start, on the same bars and universe; compare the
+    weights.
 
-    The training begins anew, not from a state that an interrupted one left. A checkpoint that is
-    missing or damaged is restored if training gives the same weights; if not, `archive` predicts
-    with the new ones from then on, without storing them. Raises UsageError for a run whose settings
-    ask for warm starts, and DtmlError for one whose checkpoint would lie outside the folder of
-    models, whose settings this version lacks, or whose bars are lost.
+    A missing or damaged checkpoint is restored by equal weights; otherwise `archive` predicts with
+    the new ones. Raises UsageError for warm starts, DtmlError for a checkpoint outside the folder
+    of models, unknown settings or lost bars.
     """
     experiment = experiment_of(run)
     if experiment.warm_start:

@@ -1,7 +1,6 @@
 """Compare the bars that a fetch has stored with those of the market's second source.
 
-What differs is stored and said. Nothing is refused for it, and a second source that fails, hangs or
-is empty ends no night.
+What differs is stored and said; nothing is refused, and a source that fails ends no night.
 """
 
 import logging
@@ -54,10 +53,9 @@ class SecondSourceError(DtmlError):
 
 @dataclass
 class _Found:
-    """What a comparison has found so far: a part for each batch of symbols that was compared.
+    """What a comparison has found so far, in batches of symbols.
 
-    `unanswered` has the symbols that the second source did not answer, with `FAILURE`; `failure`
-    says why the comparison ended early, or found nothing.
+    `unanswered` have `FAILURE`; `failure` says why it ended early or found nothing.
     """
 
     parts: list[Comparison] = field(default_factory=list)
@@ -73,10 +71,10 @@ def fetch_and_compare(context: MarketContext, as_of: date, *, whole: bool = Fals
 
 
 def compare_sources(context: MarketContext, as_of: date, fetched: FetchResult) -> None:
-    """Compare the stored bars up to `as_of` with the second source's; store and say what differs.
+    """Compare the stored bars up to `as_of` with a second source's, if any; store and say what
+    differs.
 
-    What an earlier comparison up to the same session found is replaced. Does nothing for a market
-    without a second source, or if no symbol is left to compare.
+    An earlier comparison up to the same session is replaced.
     """
     second = context.market.second_source
     if second is None:
@@ -109,9 +107,8 @@ def compare_sources(context: MarketContext, as_of: date, fetched: FetchResult) -
 
 
 def words_of_lost_bars(context: MarketContext, session: date) -> str:
-    """Say that the second source has bars of a session that the store lacks; empty if it has none.
-
-    The text continues a sentence.
+    """Say, to continue a sentence, that the second source has bars of a session that the store
+    lacks.
     """
     with reading(context.engine) as conn:
         lost = read(
@@ -131,11 +128,10 @@ def words_of_lost_bars(context: MarketContext, session: date) -> str:
 
 
 def _first_sessions(context: MarketContext, as_of: date, fetched: FetchResult) -> dict[str, date]:
-    """Return the first session to compare of each symbol: that for which the fetch asked.
+    """Return the first session to compare of each symbol: that of the fetch, or of OVERLAP + 1
+    sessions.
 
-    Where it asked for none, it is the first of the last OVERLAP + 1, for which a night asks as a
-    rule. A symbol that the first source did not answer, one that the fetch asked for only after
-    `as_of`, and an index computed from the constituents are left out.
+    Unanswered symbols and a computed index are left out.
     """
     market = context.market
     usual = sessions_up_to(market.calendar, as_of, OVERLAP + 1)[0].date()
@@ -151,10 +147,7 @@ def _first_sessions(context: MarketContext, as_of: date, fetched: FetchResult) -
 def _compare(
     context: MarketContext, second: SecondSource, as_of: date, first_sessions: Mapping[str, date]
 ) -> _Found:
-    """Ask the second source for some symbols at a time, and compare what it answers.
-
-    An error or a limit of the source ends the comparison; what was found by then is kept.
-    """
+    """Ask the second source for some symbols at a time, until an error or a limit, and compare."""
     found = _Found()
     clock = _Clock(second.seconds)
     waiting = list(first_sessions)
@@ -235,10 +228,7 @@ def _one_line(message: object) -> str:
 
 
 class _Clock:
-    """Give up work of the second source once its time is over.
-
-    The work runs in a thread, which goes on without anybody waiting for it: nothing can end it.
-    """
+    """Give up work of the second source once its time is over; its thread goes on unwaited for."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

@@ -24,9 +24,9 @@ ORDERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202
 
 
 def shown(text: str) -> str:
-    """Return a text for people, with what a terminal would obey as JSON escapes it.
+    """Return a text for people, escaping, as JSON does, what a terminal would obey.
 
-    A store may be somebody else's: a name in it could rewrite the screen. JSON stays the same JSON.
+    A store may be somebody else's: a name in it could rewrite the screen.
     """
     return ORDERS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
@@ -90,10 +90,8 @@ WEIGHTS = re.compile(rf"{MODELS}/\w[^/\\\x00-\x1f\x7f]*\.safetensors")  # below 
 
 
 def keep_needed_variables(of_feeds: Collection[str] = ()) -> None:
-    """Remove all variables from the environment that the runs of a service do not need.
-
-    Among them are secrets of the user's other programs. Those `of_feeds`, the names in the files of
-    the markets, stay.
+    """Remove all variables that a service's runs do not need, but those `of_feeds`: some are
+    secrets.
     """
     for name in list(os.environ):
         is_needed = NEEDED.fullmatch(name) and name not in NOT_NEEDED
@@ -102,18 +100,14 @@ def keep_needed_variables(of_feeds: Collection[str] = ()) -> None:
 
 
 def data_folder() -> Path:
-    """Return the folder of models and, by default, of the database.
-
-    It is that of `DTML_DATA`, or `data` in the current folder.
-    """
+    """Return the folder of models and, by default, the database: `DTML_DATA`, or `data`."""
     return Path(os.environ.get("DTML_DATA", "data")).absolute()
 
 
 def weights_file(path: str) -> Path:
-    """Return the file of a model's weights from the path that its row in the store names.
+    """Return the file of a model's weights from the path in its row.
 
-    Raises DtmlError for a path that has not the form `WEIGHTS`, such as one outside the folder of
-    models: a stranger may have made the store.
+    Raises DtmlError for a path not of the form `WEIGHTS`: a stranger may have made the store.
     """
     if not WEIGHTS.fullmatch(path):
         raise DtmlError(
@@ -140,10 +134,7 @@ def page_of(study: str, row: Mapping[str, Any]) -> Path:
 
 
 def export_folder() -> Path | None:
-    """Return the folder of `DTML_EXPORT`, to which nights export the history as Parquet files.
-
-    None where it is not set.
-    """
+    """Return the folder of `DTML_EXPORT`, for nights' Parquet files; None where it is not set."""
     folder = os.environ.get("DTML_EXPORT")
     return Path(folder).absolute() if folder else None
 
@@ -159,10 +150,9 @@ def own_prefect_folder() -> Path:
 
 
 def prefect_folder() -> Path:
-    """Make the folder of Prefect's own files, some of which hold secrets, and return it.
+    """Make and return the folder of Prefect's own files, which only this user can read.
 
-    Only this user can read it. Raises DtmlError for a symbolic link and for a folder that another
-    user owns or may write to: files that another user put there could run code as this user.
+    Raises DtmlError for a symbolic link, and for a folder that another user owns or may write to.
     """
     data_folder().mkdir(parents=True, exist_ok=True)
     folder = own_prefect_folder()
@@ -181,9 +171,8 @@ def prefect_folder() -> Path:
 
 
 def prepare_prefect(*, quiet: bool) -> None:
-    """Set the environment variables that Prefect needs; those that the user has set stay.
-
-    Call it before the first import of prefect. `quiet` keeps Prefect's log lines from the console.
+    """Set the variables that Prefect needs, but those set; before its first import. `quiet`: no
+    console.
     """
     defaults = PREFECT_DEFAULTS | {"PREFECT_LOGGING_EXTRA_LOGGERS": ",".join(OWN_LOGGERS)}
     own_home = str(own_prefect_folder())
@@ -212,10 +201,8 @@ def prepare_prefect(*, quiet: bool) -> None:
 
 
 def import_prefect() -> None:
-    """Import Prefect in the root folder, where only the owner of the system can leave files.
-
-    It takes settings from `.env`, `prefect.toml` and `pyproject.toml` in the working folder when it
-    is imported, and some of them name programs to run. No setting prevents this.
+    """Import Prefect in the root folder: it reads settings, which may name programs, where it is
+    imported.
     """
     here = Path.cwd()
     os.chdir("/")

@@ -19,10 +19,8 @@ GO_ON = "interrupted: run the same command again to resume"
 def signals_of(attended: bool) -> Iterator[None]:
     """End an attended run on the first SIGINT or SIGTERM, with its temporary server.
 
-    By default Prefect would spend minutes reporting to a server that the same signal has ended. A
-    sudden exit loses nothing: what is stored is complete, and a training resumes after its last
-    epoch. Enter this inside a flow: Prefect sets its own handler of SIGTERM when it starts a flow.
-    Runs that are not attended keep that handler.
+    Prefect would spend minutes reporting to it; what is stored is complete. Enter inside a flow,
+    which sets Prefect's own handler, that unattended runs keep.
     """
     if not attended:
         yield
@@ -51,10 +49,9 @@ def handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[Non
 
 
 def begin_run() -> None:
-    """Begin a run that `dtml serve` started, in the process that Prefect made for it.
+    """Begin a run of `dtml serve` in Prefect's process: its folder, its lines, and its end.
 
-    The run ends when the service ends, even when that is killed; it works in the service's folder,
-    and has its own lines on standard error. A run of another process is left as it is.
+    A run of another process is left as it is.
     """
     service = os.environ.get(SERVICE)
     if not service:

@@ -1,7 +1,6 @@
 """Tables on the console, printed without pandas: a short command is over before that is imported.
 
-A table that is too wide breaks its headings and its columns of prose between words. Where that is
-not enough, each row is printed as a block of lines. No date, number, interval or name is broken.
+A table that is too wide breaks headings and prose between words, else each row is a block of lines.
 """
 
 import json
@@ -30,10 +29,7 @@ WHOLE: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}  
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table, as it is printed.
-
-    The cells of prose are sentences or names in words, which may be broken between words.
-    """
+    """A column of a table; the cells of prose may be broken between words."""
 
     heading: str
     cells: Sequence[str]
@@ -135,10 +131,7 @@ def require_distinct(names: Sequence[str]) -> None:
 
 
 def _cell(value: Any, write: Callable[[Any], str] | None) -> str:
-    """Return the text of a cell: "-" for what is missing or no finite number.
-
-    A text over LONGEST_CELL is cut, and says how long it was.
-    """
+    """Return the text of a cell: "-" for what is missing or not finite, cut over LONGEST_CELL."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return "-"
     if write is not None:

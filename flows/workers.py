@@ -24,8 +24,7 @@ def worker_pool(
 ) -> Iterator[ProcessPoolExecutor]:
     """Yield a pool, each of whose processes first calls `begin` with `inputs`.
 
-    They are killed when the block raises, and when this process ends, however it ends. Raises
-    DtmlError if one of them was killed from outside.
+    They are killed when the block raises or this process ends. Raises DtmlError if one was killed.
     """
     pool = ProcessPoolExecutor(
         max_workers=workers,

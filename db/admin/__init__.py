@@ -5,10 +5,7 @@ from pathlib import Path
 
 
 def statements(name: str) -> Mapping[str, str]:
-    """Return the statements of NAME.sql in this folder, each by the comment line above it.
-
-    Empty lines separate the statements.
-    """
+    """Return the statements of NAME.sql here, between empty lines, by the comment above each."""
     file = Path(__file__).with_name(f"{name}.sql")
     statement_by_comment: dict[str, str] = {}
     for part in file.read_text(encoding="utf-8").strip().split("\n\n"):

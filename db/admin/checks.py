@@ -48,9 +48,8 @@ LAWS: Mapping[str, str] = statements("laws")
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of a check.
+    """The result of a check: up to `SHOWN` offending rows, and whether there are more.
 
-    `found` has up to `SHOWN` offending rows or things, and `more` says whether there are others.
     The state "note" is for what is worth knowing but no fault.
     """
 
@@ -61,10 +60,9 @@ class Finding:
 
 
 def check_store(engine: Engine) -> Iterator[Finding]:
-    """Yield the finding of each check as soon as it is known.
+    """Yield the finding of each check; a database error is a finding too.
 
-    An error of the database during a check is that check's finding, and the next check follows. A
-    store of another schema is checked no further.
+    A store of another schema is checked no further.
     """
     if engine.dialect.name == "sqlite":
         for check, sql in OF_THE_FILE.items():
@@ -94,10 +92,6 @@ def finding_of(check: str, offenders: list[dict[str, Any]], state: State = "fail
 
 
 def _finding(check: str, search: Callable[[], Rows], state: State = "failed") -> Finding:
-    """Return the finding of a check, from a search for offending rows.
-
-    A StoreError that the search raises is the finding: the other checks go on.
-    """
     try:
         return finding_of(check, search(), state)
     except StoreError as error:
@@ -111,9 +105,8 @@ def _rows(engine: Engine, statement: sa.Executable) -> Rows:
 
 
 def _dated_ahead(engine: Engine) -> Rows:
-    """Return fetches dated more than a day ahead of this machine's clock, and what to do.
-
-    Their markets fetch nothing until the clock is within a day of that date (`db.rows.fetches`).
+    """Return fetches dated more than a day ahead of this machine's clock; their markets fetch
+    nothing.
     """
     ahead = selection(
         "price_fetch",

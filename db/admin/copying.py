@@ -1,7 +1,6 @@
 """Copy a whole store into an empty one, of either engine, and compare a digest of each table.
 
 Rows are copied in SQLite's form: dates, moments in UTC and JSON as text, booleans as 0 or 1.
-Nothing is rounded, and memory holds only a chunk of rows at a time.
 """
 
 import hashlib
@@ -57,10 +56,7 @@ def table_counts(conn: Connection) -> dict[str, int]:
 
 @contextmanager
 def snapshot(engine: Engine) -> Iterator[Connection]:
-    """Open a connection that reads the store as it is at one moment.
-
-    What it reads stays the same however long the reading takes; others may write meanwhile.
-    """
+    """Open a connection that reads the store as it is at one moment; others may write meanwhile."""
     # On SQLite any transaction reads the store as it was at its first read.
     if engine.dialect.name == "postgresql":
         engine = engine.execution_options(
@@ -75,12 +71,10 @@ def snapshot(engine: Engine) -> Iterator[Connection]:
 def copy_store(
     source: Connection, target: Engine, progress: Progress = NO_PROGRESS
 ) -> dict[str, int]:
-    """Copy all rows of a `snapshot` into an empty store, and compare a digest of each table.
+    """Copy all rows of a `snapshot` into an empty store, or none; return the rows of each table.
 
-    Returns the number of rows of each table. Copies all rows or none; the tables that it creates in
-    an empty target stay. On PostgreSQL it sets the time zone of either connection to UTC, until its
-    transaction ends. Raises StoreUsageError when the target has another schema or holds a row, and
-    StoreError, which names the table, when the copy of one differs.
+    PostgreSQL connections get the time zone UTC. Raises StoreUsageError when the target has another
+    schema or holds a row, and StoreError when the digest of a table differs.
     """
     prepare(target)  # creates the tables
     counts: dict[str, int] = {}
@@ -136,11 +130,7 @@ def require_empty(conn: Connection) -> None:
 
 
 def write_snapshot(engine: Engine, file: Path, progress: Progress = NO_PROGRESS) -> dict[str, int]:
-    """Write the store as it is at one moment into a new SQLite file.
-
-    The store must have this program's schema. Other processes may write to it meanwhile. Returns
-    the number of rows of each table.
-    """
+    """Write the store as it is now into a new SQLite file; return the rows of each table."""
     target_url = f"sqlite:///{file}"
     if engine.dialect.name == "sqlite":
         progress("copying", "all tables", 0)
@@ -163,10 +153,7 @@ def write_snapshot(engine: Engine, file: Path, progress: Progress = NO_PROGRESS)
 
 
 def _rows(conn: Connection, table: Table) -> Iterator[Rows]:
-    """Yield all rows of a table in SQLite's form, `ROWS` at a time, in the order of its key.
-
-    Strings are ordered by their bytes, which is the same order on both engines.
-    """
+    """Yield all rows in SQLite's form, `ROWS` at a time, by key; text is ordered by bytes."""
     columns = ", ".join(_value_sql(conn, column) for column in table.c)
     collation = ' collate "C"' if conn.dialect.name == "postgresql" else ""
     order = ", ".join(

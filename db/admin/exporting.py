@@ -47,12 +47,11 @@ def export(
     markets: Collection[str] = (),
     progress: Progress = NO_PROGRESS,
 ) -> list[int]:
-    """Write views to FOLDER/VIEW/market=M/year=Y, and return the number of rows of each file.
+    """Write views to FOLDER/VIEW/market=M/year=Y; return the rows of each file.
 
-    A market's files of a view are replaced when the new ones are whole; with `markets`, those of
-    other markets stay. Each view is as the store is at one moment. Raises StoreUsageError for a
-    view that cannot be exported, and for a folder that holds something else or another store's
-    export.
+    A market's files are replaced when the new ones are whole; each view is as the store is at one
+    moment. Raises StoreUsageError for a view that cannot be exported, and for a folder that holds
+    anything else.
     """
     for name in names:
         if name not in exportable():

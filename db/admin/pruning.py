@@ -1,7 +1,6 @@
-"""Remove rows that no replay needs, measure a store, and give its free space back to the disk.
+"""Remove attention of old nights and old models, measure a store, and compact its file.
 
-What is old: attention of old nights, and old models that no row names. Predictions, outcomes,
-scores and every version of a price stay.
+Predictions, outcomes, scores and every version of a price stay.
 """
 
 from collections.abc import Mapping
@@ -29,10 +28,9 @@ FREE_SHARE = 0.05
 
 @dataclass(frozen=True)
 class OldRows:
-    """Rows that can be removed.
+    """Rows to remove: the number of rows of attention, and the weights of each model.
 
-    `attention` is the number of rows of attention. `models` has, for the tables run and ranker, the
-    path of the weights below the data folder (None: no file) of each model, by its id.
+    `models` has, for run and ranker, the path below the data folder (None: no file) by id.
     """
 
     attention: int
@@ -40,10 +38,7 @@ class OldRows:
 
 
 def first_kept_nights(conn: Connection, keep: int) -> dict[str, date]:
-    """Return the session of the first of the last `keep` complete nights, by market.
-
-    A market with fewer complete nights is left out.
-    """
+    """Return the session of the first of the last `keep` complete nights, by market."""
     first_kept = {}
     for market in markets(conn):
         kept = read(
@@ -61,11 +56,10 @@ def first_kept_nights(conn: Connection, keep: int) -> dict[str, date]:
 
 
 def old_rows(conn: Connection, first_kept: Mapping[str, date], created_before: datetime) -> OldRows:
-    """Return what can be removed, with the first night to keep of each market that has old ones.
+    """Return what can be removed, with the first night to keep by market.
 
-    A model can be removed if all of these are true: it was trained on sessions before that night
-    alone; its training ended before `created_before`; no row names it but its own abstention
-    bands; it is not the newest of its market.
+    A model can be removed if it was trained on earlier sessions alone, before `created_before`, is
+    not its market's newest, and no row but its abstention bands names it.
     """
     attention = 0
     models: dict[str, dict[str, str | None]] = {name: {} for name in MODELS}
@@ -92,9 +86,8 @@ def old_rows(conn: Connection, first_kept: Mapping[str, date], created_before: d
 
 
 def remove_rows(conn: Connection, first_kept: Mapping[str, date], old: OldRows) -> None:
-    """Remove what `old_rows` returned for the same nights; the caller removes files of weights.
-
-    Raises StoreError where a new row names one of the models since.
+    """Remove what `old_rows` returned, but files; raises StoreError where a row has named a model
+    since.
     """
     for market, first in first_kept.items():
         is_old = _is_old_attention(market, first)
@@ -106,9 +99,8 @@ def remove_rows(conn: Connection, first_kept: Mapping[str, date], old: OldRows) 
 
 
 def _is_old_attention(market: str, first: date) -> tuple[ColumnElement[bool], ...]:
-    """Return the conditions of attention that a market's nights stored before the night `first`.
-
-    The attention of a backtest is kept: its user asked for it.
+    """Return the conditions of attention stored by a market's nights, not backtests, before
+    `first`.
     """
     attention = tables.attention_weight.c
     run = tables.run.c
@@ -119,10 +111,7 @@ def _is_old_attention(market: str, first: date) -> tuple[ColumnElement[bool], ..
 
 
 def table_bytes(conn: Connection, table: str) -> int | None:
-    """Return the bytes of a table with its indexes.
-
-    None where SQLite was built without dbstat, the table that has these sizes.
-    """
+    """Return the bytes of a table with its indexes; None where SQLite lacks dbstat."""
     if not _measured(conn, "whether bytes of a table are known"):
         return None
     return _measured(conn, "bytes of a table with its indexes", name=table)
@@ -138,14 +127,11 @@ def attention_bytes(conn: Connection, rows: int) -> int | None:
 
 
 def compact(engine: Engine) -> tuple[int, int] | None:
-    """Give the free pages of an SQLite file back to the disk, if they are many.
+    """Give the free pages of an SQLite file back to the disk; return its bytes before and after.
 
-    Returns the bytes of the store before and after, None where nothing was done: on PostgreSQL,
-    which reuses the space, and where less than `FREE_SHARE` is free. It needs up to twice the size
-    of the file in free disk space: once beside the file, once in SQLite's folder of temporary
-    files. Others may read meanwhile, and writers wait. Raises StoreError when the disk is full, or
-    when another process writes for longer than `db.engine.LOCK_WAIT_S`. Where one reads for longer,
-    the file becomes smaller only later.
+    None on PostgreSQL, and where less than `FREE_SHARE` is free. Needs up to twice the file's size
+    in free disk space; writers wait. Raises StoreError when the disk is full, or another process
+    writes for longer than `db.engine.LOCK_WAIT_S`.
     """
     if engine.dialect.name != "sqlite":
         return None

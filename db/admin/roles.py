@@ -1,9 +1,7 @@
-"""A PostgreSQL role that can only read the documented views, and what studies and nights found.
+"""A PostgreSQL role that can only read the documented views and the tables READABLE.
 
-By default PostgreSQL lets every role make temporary tables and large objects, hold advisory locks
-(those of the nights among them), write to the replication log and connect to every other database,
-because PUBLIC has these rights. Here they are taken from PUBLIC and granted to the roles that may
-write in this database, and a reader is kept from opening another one: `reader.sql`.
+What PostgreSQL grants PUBLIC (temporary tables, large objects, advisory locks, the replication log,
+other databases) is taken from it and granted to the roles that may write: `reader.sql`.
 """
 
 import re
@@ -29,13 +27,11 @@ SHOWN = 5  # excess rights that a message names
 
 
 def grant_reader(engine: Engine, name: str, password: str | None = None) -> bool:
-    """Let a role only read the store; return whether the role was created.
+    """Let a role only read the store; return whether it was created, without a password by default.
 
-    It reads the documented views, the tables READABLE, and the schema's revision.
-    Without a `password`, none is set. A second call has the same effect as the first, and adds
-    views that are new since. Raises StoreUsageError for SQLite, which has no roles, for a name that
-    is not a plain identifier, for a store of another schema, unless the caller is a superuser, and
-    where the role could do more than read; then nothing has changed.
+    A second call adds new views. Raises StoreUsageError, and changes nothing, for SQLite, a name
+    that is no plain identifier, another schema, a caller who is no superuser, and a role that could
+    do more than read.
     """
     if engine.dialect.name != "postgresql":
         raise StoreUsageError(

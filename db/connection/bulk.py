@@ -32,11 +32,9 @@ CHUNK = 50_000  # rows that are Python objects at once
 
 
 def insert_frame(conn: Connection, table: Table, frame: pd.DataFrame) -> int:
-    """Insert rows whose keys are new, by executemany or COPY; return how many.
+    """Insert rows with new keys, by executemany or COPY; return how many. NaN and NaT become NULL.
 
-    The frame has columns of the table; NaN and NaT become NULL. A key that is stored
-    already is an error. Several times faster than `upsert`. Raises StoreError for values that
-    `_python_values` refuses.
+    Several times faster than `upsert`. Raises StoreError as `_python_values`.
     """
     names = [str(name) for name in frame]
     # In chunks: as Python objects, values take ten times as much memory as in the frame.
@@ -50,11 +48,7 @@ def insert_frame(conn: Connection, table: Table, frame: pd.DataFrame) -> int:
 def insert_rows(
     conn: Connection, table: Table, names: Sequence[str], rows: Sequence[tuple[object, ...]]
 ) -> int:
-    """Insert rows as `insert_frame` does; return how many.
-
-    A row has a value for each column of `names`, in their order. The values must already have the
-    types that the driver takes.
-    """
+    """Insert rows as `insert_frame`, of values that the driver takes, in the order of `names`."""
     columns = ", ".join(f'"{name}"' for name in names)
     if conn.dialect.name == "postgresql":
         cursor = cast("psycopg.Cursor[Any]", conn.connection.cursor())
@@ -70,10 +64,7 @@ def insert_rows(
 
 
 def insert_missing(conn: Connection, table: Table, rows: Rows, *, key: Sequence[str] = ()) -> int:
-    """Insert the rows whose unique `key` is not stored yet; return how many were inserted.
-
-    By default the key is the primary one.
-    """
+    """Insert the rows whose unique `key`, by default the primary one, is new; return how many."""
     if not rows:
         return 0
     statement = _insert(conn, table).on_conflict_do_nothing(index_elements=_key(table, key))
@@ -91,8 +82,7 @@ def upsert(
 ) -> int:
     """Insert rows, or update those whose key is stored with other values; return how many were new.
 
-    All rows have the same columns. `key` is as in `insert_missing`. `stamps` are columns of
-    moments: they change with the others, but a row that differs in them alone is left as it is.
+    All rows have the same columns. A row that differs only in `stamps`, columns of moments, stays.
     """
     # First by itself: the count of the second statement would mix new and updated rows.
     new = insert_missing(conn, table, rows, key=key)
@@ -113,10 +103,7 @@ def upsert(
 
 
 def records(table: Table, frame: pd.DataFrame) -> list[dict[str, object]]:
-    """Return the frame's rows as mappings of plain Python values.
-
-    Missing values are None, dates are `date`, moments aware `datetime`.
-    """
+    """Return rows of plain values: missing None, dates `date`, moments aware `datetime`."""
     names = [str(name) for name in frame]
     values = (_python_values(table.c[name], frame[name]) for name in names)
     return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
@@ -136,9 +123,9 @@ def _key(table: Table, key: Sequence[str]) -> list[str]:
 def _is_changed(
     table: Table, values: Mapping[str, ColumnElement[Any]], stamps: Collection[str]
 ) -> ColumnElement[bool]:
-    """Return the condition that a stored row differs from new values in a column not in `stamps`.
+    """Return the condition that a stored row differs outside `stamps`; NULL equals NULL.
 
-    NULL equals NULL. JSON is compared as its text, because PostgreSQL compares no other.
+    JSON is compared as text: PostgreSQL compares no other.
     """
     differences: list[ColumnElement[bool]] = []
     for name, value in values.items():
@@ -154,13 +141,11 @@ def _is_changed(
 def _python_values(
     column: Column[Any], values: "pd.Series[Any]", dialect: Dialect | None = None
 ) -> list[object]:
-    """Return a column's values as plain Python values.
+    """Return a column's values as Python's, missing None, or with a `dialect` as its driver takes
+    them.
 
-    Missing values are None. With the `dialect` of an engine, dates, timestamps and JSON have the
-    form in which its driver takes them, which on SQLite is text; without one they are `date`,
-    `datetime` and Python values. Raises StoreError where floats for a column of whole numbers hold
-    a fraction, infinity or more than 64 bits, where a column of dates holds a time of day or a time
-    zone, and, with a `dialect`, where a timestamp has no time zone.
+    Raises StoreError for a fraction, an infinity or more than 64 bits in a whole column, a time of
+    day or zone in a date, and, with a `dialect`, a timestamp without a zone.
     """
     bind = None
     if dialect is not None and isinstance(column.type, Date | UtcTimestamp | JSON):
@@ -189,11 +174,9 @@ def _python_values(
 
 
 def _distinct_moments(column: Column[Any], values: "pd.Series[Any]") -> tuple[Any, list[object]]:
-    """Return a code for each value, and the list of distinct dates or datetimes.
+    """Return a code for each value (-1: missing), and the distinct moments: few, so converted once.
 
-    A code is a position in that list, or -1 for a missing value. A column has few distinct moments,
-    so that converting each only once is fast. Raises StoreError where a column of dates holds a
-    time of day or a time zone.
+    Raises StoreError where a date has a time of day or a zone.
     """
     codes, distinct = pd.factorize(values)
     moments = pd.DatetimeIndex(pd.to_datetime(distinct))

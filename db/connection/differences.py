@@ -30,10 +30,8 @@ def first_key_text(rows: pd.DataFrame, key: list[str]) -> str:
 
 
 def stored_counterparts(rows: pd.DataFrame, stored: pd.DataFrame, key: list[str]) -> pd.DataFrame:
-    """Return the stored row with the key of each of `rows`, in their order.
-
-    Where there is none, its values are missing. The column _merge says "both" where there is one,
-    else "left_only"; `is_stored` reads it.
+    """Return the stored row with the key of each of `rows`, in order; missing where _merge is
+    "left_only".
     """
     # Of a new night nothing is stored: a merge would take most of the time of storing it.
     if stored.empty:
@@ -57,9 +55,8 @@ def is_changed(
 ) -> NDArray[np.bool_]:
     """Return which rows are stored with another number in one of the columns `values`.
 
-    Numbers differ if they lie further apart than the sum of both tolerances; the relative one is a
-    share of the new number. NaN equals NaN. `counterparts` is what `stored_counterparts` returns. A
-    row that is not stored is not changed.
+    The tolerances add up; the relative one is a share of the new number. NaN equals NaN, and a row
+    without a counterpart is not changed.
     """
     names = list(values)
     stored_values = counterparts[names].astype("float64")

@@ -50,11 +50,10 @@ def sql_text(conn: Connection, statement: Statement) -> str:
 
 
 def bars(result: CursorResult[Any], ids: "pd.Series[int]") -> pd.DataFrame:
-    """Return bars that were selected, as a frame sorted by symbol, then session.
+    """Return bars as a frame: symbol, session, BAR_VALUES, known_at; sorted by symbol and session.
 
-    Each row of `result` is instrument_id, session, known_at and BAR_VALUES, as the driver returns
-    them; it is read to its end and closed. `ids` has the instrument_id of each symbol, sorted by
-    symbol, and must cover all rows. Columns: symbol, session, BAR_VALUES, known_at.
+    A row of `result` is instrument_id, session, known_at and BAR_VALUES; `ids` has the
+    instrument_id of each symbol, sorted by symbol, and must cover all rows.
     """
     cursor = result.cursor
     assert cursor is not None
@@ -76,9 +75,8 @@ def bars(result: CursorResult[Any], ids: "pd.Series[int]") -> pd.DataFrame:
 
 
 def typed(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> pd.DataFrame:
-    """Return a driver's rows as a frame with columns of these `names`, two of which may be equal.
-
-    Whole numbers stay whole beside missing ones (Int64), decimals are float64.
+    """Return a driver's rows as a frame; names may repeat. Whole numbers with missing ones are
+    Int64.
     """
     columns = [_inferred(values) for values in _transposed(rows, len(names))]
     typed_rows = pd.concat(columns, axis=1) if columns else pd.DataFrame()
@@ -105,10 +103,7 @@ def _inferred(values: Sequence[Any]) -> "pd.Series[Any]":
 
 
 def _bar_part(rows: Sequence[Sequence[Any]]) -> pd.DataFrame:
-    """Return rows of instrument_id, session, known_at and BAR_VALUES as a frame with their dtypes.
-
-    Its columns are instrument_id, session, BAR_VALUES, known_at.
-    """
+    """Return such rows as a frame: instrument_id, session, BAR_VALUES, known_at."""
     # As objects, missing values (None) become NaN when they are converted to floats.
     columns = [np.array(values, dtype=object) for values in _transposed(rows, 3 + len(BAR_VALUES))]
     ids, sessions, known, *bar_values = columns
@@ -126,19 +121,14 @@ def _bar_part(rows: Sequence[Sequence[Any]]) -> pd.DataFrame:
 
 
 def _parsed_moments(moments: Any, *, utc: bool) -> pd.DatetimeIndex:
-    """Return moments as datetimes, parsing each distinct one only once.
-
-    A million rows have few distinct dates: parsing each row's would take seconds.
-    """
+    """Return moments as datetimes, parsing each of the few distinct ones once."""
     codes, distinct = pd.factorize(moments)
     return pd.to_datetime(pd.Index(distinct), utc=utc).take(codes)
 
 
 def _typed(kind: TypeEngine[Any], values: Sequence[object]) -> Any:
-    """Return values of a column of this SQL type as an array of the dtype that belongs to it.
-
-    A page reads a hundred small frames, so the arrays are made directly: by way of a Series each
-    column would take several times as long.
+    """Return values of this SQL type as an array of its dtype; a Series would take several times as
+    long.
     """
     # `np.array` would make a matrix of values that are lists of one length.
     objects = np.fromiter(values, dtype=object, count=len(values))

@@ -1,7 +1,4 @@
-"""A lock on a market, which ends with the process that holds it.
-
-With it only one night of a market runs at a time.
-"""
+"""A lock on a market, one night at a time, which ends with the process that holds it."""
 
 import fcntl
 from collections.abc import Iterator
@@ -36,10 +33,9 @@ HELD = """
 
 @contextmanager
 def market_lock(engine: Engine, market: str) -> Iterator[None]:
-    """Lock a market of a store; raises StoreBusyError when another process holds it for `WAIT_S` s.
+    """Lock a market of a store, by a file on SQLite, by an advisory lock on PostgreSQL.
 
-    On SQLite a file beside the store is locked, on PostgreSQL an advisory lock of the server: both
-    are released when the process or the connection ends, whatever ended it.
+    Raises StoreBusyError when another process holds it for `WAIT_S` s.
     """
     if engine.dialect.name != "sqlite":
         with _advisory_lock(engine, market):
@@ -65,12 +61,10 @@ def is_free(engine: Engine, market: str) -> bool:
 
 
 def is_held(conn: Connection, market: str) -> bool:
-    """Return whether a process holds a market now, without waiting.
+    """Return whether a process holds a market now, without waiting or a right to write.
 
-    On SQLite it holds a shared lock on the market's file for a moment; whoever takes the market
-    then waits for it. It needs no right to write, neither in the store nor in its folder; a file
-    that it may not read counts as held. On PostgreSQL a process that was killed counts as alive
-    until the server has ended its connection.
+    An unreadable file counts as held; so does a killed process of PostgreSQL until its connection
+    ends.
     """
     if conn.dialect.name == "postgresql":
         key = {"lock": MARKET_LOCK, "market": market}
@@ -97,11 +91,10 @@ def _lock_file(engine: Engine, market: str) -> Path:
 
 @contextmanager
 def _advisory_lock(engine: Engine, market: str) -> Iterator[None]:
-    """Lock a market of a PostgreSQL store by an advisory lock, on a connection of its own.
+    """Lock a market on a PostgreSQL connection of its own; raises StoreBusyError after `WAIT_S` s.
 
-    A thread asks every `ASK_S` whether that connection still lives, and takes a lock that was lost
-    again. While it cannot, as another process holds it, this process can begin no transaction.
-    Raises StoreBusyError when another process holds the lock for `WAIT_S` seconds.
+    A thread checks the connection every `ASK_S` and takes a lost lock again; until then this
+    process can begin no transaction.
     """
     # A transaction would stay open as long as the night and delay the server's cleanup of old rows.
     autocommitting = engine.execution_options(isolation_level="AUTOCOMMIT")

@@ -1,6 +1,4 @@
-"""Run SQL that a user typed. It can only read the store: it reaches no file and no program, and its
-time and its rows are bounded.
-"""
+"""Run SQL that a user typed, which can only read the store, with bounded time and rows."""
 
 import logging
 import math
@@ -69,10 +67,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer of a statement: the names of its columns, and its rows.
-
-    Each row is read from the database only when it is asked for, as the driver gives it.
-    """
+    """The names of a statement's columns, and its rows, each read when it is asked for."""
 
     names: Sequence[str]
     rows: Iterator[Sequence[Any]]
@@ -87,10 +82,7 @@ class Interruption:
         self._cancel: Callable[[], object] | None = None
 
     def request(self) -> None:
-        """End the statement that runs, and let none begin.
-
-        Returns once PostgreSQL has received the request.
-        """
+        """End the running statement and let none begin; PostgreSQL has then received it."""
         # With the lock held, `calling` cannot end, so that the connection of the statement is not
         # yet another reader's when the cancellation arrives.
         with self._lock:
@@ -100,9 +92,8 @@ class Interruption:
 
     @contextmanager
     def calling(self, cancel: Callable[[], object]) -> Iterator[None]:
-        """Let a request call `cancel` within the context, that is while the statement runs.
-
-        Afterwards its connection may serve another reader, whose statement must not be cancelled.
+        """Let a request call `cancel` only while the statement runs: the connection may serve
+        others later.
         """
         with self._lock:
             self._cancel = cancel
@@ -124,13 +115,11 @@ def open_answer(
 ) -> Iterator[Answer]:
     """Run one statement and yield its answer, whose rows must be read inside the context.
 
-    `is_trusted` marks a statement that this program wrote, not a user: any role of PostgreSQL may
-    run it. A statement that `is_time_limited` ends after READ_LIMIT_S at the latest, and an
-    `interruption` ends any at once. Raises StoreUsageError, in one line, for SQL that does not run,
-    that writes, that holds more than one statement, returns no columns or begins with none of the
-    engine's FIRST_WORDS; for an engine that was not opened read only; for a user's SQL under a role
-    that can reach the server's files or programs, such as a superuser; for a statement that needs
-    too much memory on SQLite; and for one that was interrupted.
+    A statement that `is_trusted` is this program's own, for any role; one that `is_time_limited`
+    ends after READ_LIMIT_S. Raises StoreUsageError for SQL that does not run, writes, is more than
+    one statement, returns no columns or begins with none of FIRST_WORDS; for an engine not opened
+    read only; for a user's SQL under a role that reaches the server's files or programs; for too
+    much memory on SQLite; and for one that was interrupted.
     """
     if not engines.is_read_only(engine):
         raise StoreUsageError(
@@ -171,8 +160,7 @@ def open_answer(
 def suggestion(message: str, sql: str) -> str:
     """Return `; did you mean NAME?` for a database's message about an unknown name; else nothing.
 
-    For an unknown table that is near no view, all views are listed. Columns are looked for in the
-    views that the SQL names, or in all where it names none.
+    Columns are looked for in the views that the SQL names, or in all.
     """
     match = next(filter(None, (pattern.search(message) for pattern in _UNKNOWN)), None)
     if match is None:
@@ -196,13 +184,10 @@ def select(
     is_trusted: bool = False,
     interruption: Interruption | None = None,
 ) -> "pd.DataFrame":
-    """Return the rows of one SQL statement as a frame, with the values that the driver gives.
+    """Return the rows of one statement as a frame of the driver's values, at most `row_limit`.
 
-    Dates and timestamps are therefore text on SQLite. Decimals become floats, and so do whole
-    numbers in a column that has floats too. With `row_limit`, at most that many rows are returned,
-    the first ones. `is_trusted` and `interruption` are as in `open_answer`. Raises StoreUsageError,
-    in one line, for what `open_answer` refuses and for an answer of more than HELD_ROWS or about
-    HELD_BYTES.
+    Dates and timestamps are text on SQLite, decimals floats. Raises StoreUsageError as
+    `open_answer`, and for more than HELD_ROWS or about HELD_BYTES.
     """
     from db.connection.frames import typed
 
@@ -211,7 +196,7 @@ def select(
 
 
 def first_rows(answer: Answer, row_limit: int | None = None) -> list[Sequence[Any]]:
-    """Return the rows of an answer as the driver gives them, or the first `row_limit` of them.
+    """Return an answer's rows, at most `row_limit`.
 
     Raises StoreUsageError for more than HELD_ROWS or about HELD_BYTES.
     """
@@ -243,8 +228,7 @@ def _run_on_sqlite(cursor: Any, sql: str) -> Iterator[Answer]:
 def _run_on_postgresql(cursor: Any, sql: str) -> Iterator[Answer]:
     """Run one statement on PostgreSQL and yield its answer.
 
-    `stream` reads row by row, where `execute` would hold all rows in memory. It takes only a single
-    statement, so that no commit can follow it.
+    `stream` holds no rows in memory, and takes a single statement, so that no commit can follow it.
     """
     with closing(cursor.stream(sql)) as rows:
         first_row = next(rows, None)
@@ -270,15 +254,10 @@ def guarded(
     is_time_limited: bool = True,
     interruption: Interruption | None = None,
 ) -> Iterator[None]:
-    """Guard a read-only connection while one statement runs inside the context.
+    """Guard a read-only connection while one statement runs; options and errors as `open_answer`.
 
-    The options are as in `open_answer`. SQLite has no time limit of its own, so the statement is
-    interrupted here after READ_LIMIT_S. PostgreSQL's readers are opened with that limit, which is
-    lifted for a statement that is not time-limited. The statement must begin with one of the
-    engine's FIRST_WORDS: a pragma of SQLite changes the connection, or even the process, of later
-    readers. Unless it `is_trusted`, it is refused under a role of PostgreSQL that can reach the
-    server's files or programs: such a role's SQL could get around every limit set here. Raises
-    StoreUsageError for a statement that is refused.
+    SQLite has no time limit, so the statement is interrupted here. It must begin with one of
+    FIRST_WORDS: a pragma of SQLite would change the connection of later readers.
     """
     if not sql.strip():
         raise StoreUsageError("the SQL is empty: write a select")
@@ -320,9 +299,7 @@ def _time_limit(
 ) -> Iterator[None]:
     """Interrupt SQLite's statement after `limit` seconds, or once an interruption is requested.
 
-    The limits on its memory stay on the connection and on the process. A thread interrupts it,
-    because a progress handler would run in Python: it would be called only after so many steps, of
-    which one may take seconds.
+    By a thread: a progress handler is called only between steps, of which one may take seconds.
     """
     deadline = time.monotonic() + limit
     is_over = Event()
@@ -351,10 +328,8 @@ def _time_limit(
 
 @contextmanager
 def _cancellable(conn: Connection, interruption: Interruption) -> Iterator[None]:
-    """Let an interruption cancel what PostgreSQL runs on this connection.
-
-    After a request the connection is never used again: the server may act on the cancellation late,
-    and would then end the connection's next statement.
+    """Let an interruption cancel what PostgreSQL runs, after which the connection is not used
+    again.
     """
     driver = cast(Any, conn.connection.driver_connection)
 

@@ -1,7 +1,6 @@
-"""Create the schema of a new store, and upgrade that of an older one, whose rows are kept.
+"""Create the schema of a new store, and upgrade that of an older one.
 
-Tables change by the revisions in versions/, which nobody changes once they are released. Views hold
-no rows: they are created anew from db/views.
+Revisions in versions/ never change once released. Views are created anew from db/views.
 """
 
 from pathlib import Path

@@ -42,10 +42,7 @@ def fingerprint(columns: Mapping[Column, bool]) -> str:
 
 
 def missing_column(stored: Mapping[Column, bool]) -> Column | None:
-    """Return the first column that a store lacks, or that wrongly allows or forbids missing values.
-
-    None where there is none; types are not compared.
-    """
+    """Return the first column that a store lacks, or that differs in allowing missing values."""
     if fingerprint(stored) == NEWEST:
         return None
     # Late: describing all tables takes a fifth of the time of a short command such as a query.

@@ -1,8 +1,7 @@
 """Twenty questions of a quant about predictions, each an SQL statement over documented views.
 
-Each question is a file, and their numbers give the order. Its first comment line is the question;
-how to read the answer follows after an empty comment line, and then the statement. The same text
-runs on SQLite and on PostgreSQL, and a reader's role suffices.
+A file's first comment line is the question; how to read the answer follows after an empty one, then
+the statement, for both engines and a reader's role.
 """
 
 from dataclasses import dataclass
@@ -17,11 +16,9 @@ MARKET: Final = "'simulated'"
 
 @dataclass(frozen=True)
 class Question:
-    """A question in words, the statement that answers it, and a sentence on how to read the answer.
+    """A question in words, its statement, and how to read the answer.
 
-    SQLite and PostgreSQL give the same rows in the same order: the statement orders them by columns
-    that have no ties, and rounds sums. Only a sum that lies exactly between two rounded numbers may
-    differ.
+    Both engines give the same rows in the same order, but for sums between two rounded numbers.
     """
 
     title: str

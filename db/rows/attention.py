@@ -13,9 +13,8 @@ from db.rows.nights import COMPLETE
 
 
 def attended(conn: Connection, market: str, nights: int) -> list[tuple[str, date]]:
-    """Return the run and the target of recent nights that stored attention, the newest first.
-
-    Only the last `nights` complete nights of the market are searched.
+    """Return run and target of the nights with attention among the last complete ones, newest
+    first.
     """
     last_nights = read(
         conn,
@@ -43,13 +42,10 @@ def mean_weights(
     looks_at_others: bool,
     row_limit: int,
 ) -> pd.DataFrame:
-    """Return the other stocks that a stock attended to most, at most `row_limit`, the most first.
+    """Return the other stocks that a stock attended to most, or those that attended most to it.
 
-    Without `looks_at_others`, return those that attended most to this one. `attended_nights`
-    has a run and a target for each night, as `attended` returns them. Columns: symbol (the other
-    stock), weight (mean over all these nights), nights (how many of them stored a weight). Equal
-    weights are sorted by symbol. A night stores only the largest weights of each stock: a weight
-    that is not stored counts as 0.
+    Columns: symbol, weight (mean over `attended_nights`; one not stored counts as 0), nights (with
+    a stored weight). Sorted by weight, then symbol.
     """
     stock, other = ("symbol", "source") if looks_at_others else ("source", "symbol")
     of_stock: dict[str, Any] = {stock: symbol, other: where.other_than(symbol)}

@@ -1,9 +1,7 @@
 """Backtests and benchmarks.
 
-A backtest is stored when it begins, then its folds one by one, at last its figures. A benchmark is
-stored with its figures once its test span was read.
-
-The figures of a finished backtest are never changed.
+A backtest is stored when it begins, then fold by fold, at last its figures, which never change. A
+benchmark is stored once its test span was read.
 """
 
 from collections.abc import Mapping
@@ -35,11 +33,9 @@ def finish_backtest(
 ) -> int:
     """Store the figures of a backtest, and mark it as finished; return how many rows were new.
 
-    `scores`, `returns`, `portfolios` hold the columns of backtest_score, backtest_return,
-    backtest_portfolio but backtest_id. `counts` has the numbers that `COUNTS` names, which are
-    stored in the backtest's own row. The same figures may be stored again; the first `finished_at`
-    and `seconds` then stay. Raises StoreError for a backtest that was never started, and for a
-    figure that is stored with another value; `counts` must be equal exactly.
+    The frames have the columns of backtest_score, backtest_return and backtest_portfolio but
+    backtest_id; `counts` those of `COUNTS`. The first `finished_at` and `seconds` stay. Raises
+    StoreError for an unknown backtest, and for a figure stored with another value.
     """
     stored = read_row(conn, "backtest", id=backtest_id)
     if stored is None:
@@ -70,7 +66,7 @@ def save_benchmark(
 ) -> int:
     """Store a benchmark with its scores and seeds; return how many rows were new.
 
-    `scores` and `seeds` have the columns of benchmark_score and benchmark_seed but benchmark_id.
+    The frames have the columns of benchmark_score and benchmark_seed but benchmark_id.
     """
     name = benchmark["id"]
     return (

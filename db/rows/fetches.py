@@ -21,9 +21,8 @@ AHEAD = timedelta(days=1)
 def next_known_at(conn: Connection, market: str) -> datetime:
     """Return the `known_at` for the bars of a fetch: now, or just after the newest one so far.
 
-    Call it inside the `transaction` that stores the bars. Then what was known at a moment never
-    changes afterwards, whatever the clocks of several machines say and whichever of two fetches
-    began first. Raises StoreError for a clock that `require_clocks_agree` refuses.
+    Inside the `transaction` that stores them, so that what was known at a moment never changes.
+    Raises StoreError as `require_clocks_agree`.
     """
     now = datetime.now(UTC)
     newest = _checked_newest(conn, market, now)
@@ -31,20 +30,17 @@ def next_known_at(conn: Connection, market: str) -> datetime:
 
 
 def require_clocks_agree(conn: Connection, market: str) -> None:
-    """Raise StoreError when this machine's clock is more than a day off.
+    """Raise StoreError when this machine's clock is a day off PostgreSQL's, or behind the newest
+    fetch.
 
-    It is compared with the clock of a PostgreSQL server, and with the newest fetch, which cannot be
-    later. A fetch under a clock a year ahead would date all later ones a year ahead too, because
-    they must come after it.
+    A fetch dated ahead would date all later ones ahead, because they must come after it.
     """
     _checked_newest(conn, market, datetime.now(UTC))
 
 
 def _checked_newest(conn: Connection, market: str, now: datetime) -> datetime | None:
-    """Return the newest `known_at` of a market's fetches, else of its bars; None without any.
-
-    Raises StoreError where `now` differs from the clock of a PostgreSQL server, or lies behind the
-    newest `known_at`, by more than AHEAD.
+    """Return the newest `known_at` of a market's fetches, else bars, else None; raises for a wrong
+    `now`.
     """
     if conn.dialect.name == "postgresql":
         server = conn.execute(sa.text("select clock_timestamp()")).scalar_one()
@@ -71,9 +67,8 @@ def _checked_newest(conn: Connection, market: str, now: datetime) -> datetime | 
 def save_comparison(conn: Connection, row: Mapping[str, Any], differing: pd.DataFrame) -> None:
     """Store a comparison with a second source, in place of an earlier one up to the same session.
 
-    `row` is one of price_comparison; `differing` has symbol, session, field, first_value,
-    second_value and difference of each value that differs. Raises StoreError for two rows of one
-    session, symbol and field, and for a symbol that is not stored.
+    `differing`: symbol, session, field, first_value, second_value, difference. Raises StoreError
+    for two rows of one value, and for an unknown symbol.
     """
     market, as_of = row["market"], row["as_of"]
     of_market = sa.select(tables.instrument.c.id).filter_by(market=market)

@@ -27,11 +27,9 @@ def note_asked(conn: Connection, market: str, first: Mapping[str, date]) -> None
 
 
 def save_constituents(conn: Connection, market: str, constituents: pd.DataFrame) -> int:
-    """Store the whole list of a market's constituents; return how many rows were new.
+    """Store the whole list of a market's constituents, deleting others; return how many were new.
 
-    Each row is a stay: a span in which a stock was a constituent. Columns: symbol, valid_from (NaT:
-    unknown), valid_to (NaT: it lasts), source. A stored stay that is no longer listed is deleted:
-    the list is the market file's statement of the past.
+    Columns: symbol, valid_from (NaT: unknown), valid_to (NaT: it lasts), source.
     """
     stays = constituents.sort_values("valid_from", na_position="first")
     # The stays of a stock are numbered from 1 in the order of time: an unknown start comes first.
@@ -57,10 +55,7 @@ def markets(conn: Connection) -> list[str]:
 
 
 def all_markets(conn: Connection) -> list[str]:
-    """Return the markets with a night, a fetch or a model, sorted.
-
-    Unlike `markets` it reads only the documented views, which a role that only reads may read.
-    """
+    """Return the markets with a night, a fetch or a model, sorted, from documented views alone."""
     names = sa.union(
         sa.select(view("night_log").c.market),
         sa.select(view("fetch_log").c.market),

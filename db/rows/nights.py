@@ -27,9 +27,8 @@ def start_night(
 ) -> int:
     """Open a night with the status running; return 1 when it is new, else 0.
 
-    `target` is None where the calendar does not know it yet. A complete night, with gaps or
-    without, stays as it is. A refused or interrupted one begins again: every column that may be
-    NULL is cleared, and its stages are deleted.
+    A complete night stays; a refused or interrupted one begins again, without its stages. `target`
+    is None where the calendar does not know it yet.
     """
     c = tables.night.c
     start = {"target": target, "source": source, "started_at": started_at, "status": "running"}
@@ -62,12 +61,10 @@ def finish_night(
     inputs_hash: str | None = None,
     computed_by: str | None = None,
 ) -> None:
-    """Close a night that was started: complete, complete_with_gaps, or refused with its reason.
+    """Close a night: complete, complete_with_gaps, or refused with its reason.
 
-    `counts` holds fetched, stored, rejected and predictions; `gaps` holds the symbol and the reason
-    of each stock left out. The `reason` is why the night was refused, or a note about a complete
-    one. The arguments from `run_id` on are None for a refused night. A night that is closed already
-    is overwritten. Raises StoreError for a night that was never started.
+    `counts`: fetched, stored, rejected, predictions. `gaps`: symbol and reason of each stock left
+    out. Raises StoreError for a night that was never started.
     """
     values: dict[str, Any] = {
         "status": status,
@@ -122,10 +119,7 @@ def finish_stage(
 def night(
     conn: Connection, market: str, as_of: date | None = None, *, complete: bool = False
 ) -> dict[str, Any] | None:
-    """Return a market's night of a day, by default its last; None when there is none.
-
-    The columns are those of the view night_log. With `complete`, other nights are left out.
-    """
+    """Return a market's night of a day, by default its last, as night_log; else None."""
     status: dict[str, Any] = {"status": COMPLETE} if complete else {}
     return read_row(
         conn, "night_log", market=market, as_of=where.given(as_of), order="-as_of", **status

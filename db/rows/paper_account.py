@@ -23,9 +23,8 @@ def paper_returns(conn: Connection, market: str, last: date | None = None) -> pd
 
 
 def last_booked(conn: Connection, market: str) -> dict[str, tuple[date, float]]:
-    """Return the last booked session and its equity, by the name of the portfolio.
-
-    Portfolios are the paper account and those that it is compared with; there may be none.
+    """Return the last booked session and equity of the paper account and its comparisons, by
+    portfolio.
     """
     booked = read(conn, "paper_return", columns="portfolio, session, equity", market=market)
     last = booked.groupby("portfolio")[["session", "equity"]].last()

@@ -29,12 +29,11 @@ def prediction_history(
     kind: str = "nightly",
     newest: int | None = None,
 ) -> pd.DataFrame:
-    """Return the rows of the view prediction_history for targets first..last.
+    """Return prediction_history for targets first..last, sorted by market, target, symbol,
+    `made_at`.
 
-    A `market` or `symbol` of None stands for all. `kind` is the model's purpose, such as nightly.
-    With `newest`, return at most that many rows, those of the latest targets. The rows are sorted
-    by market, target, symbol and `made_at` in either case. Raises StoreUsageError for a symbol that
-    is not stored.
+    `newest` limits the rows to those of the latest targets. Raises StoreUsageError for an unknown
+    symbol.
     """
     if symbol is not None:
         require_symbol(conn, symbol, market)

@@ -33,13 +33,11 @@ SAME_LEVEL = 1.5
 def append_prices(
     conn: Connection, market: str, bars: pd.DataFrame, *, source: str, known_at: datetime
 ) -> int:
-    """Store the bars that differ from the version in force, as versions known at `known_at`.
+    """Store the bars that differ from the version in force, known at `known_at`; return how many.
 
-    Return how many were stored. `bars` has symbol, session and BAR_VALUES, one row per symbol and
-    session; a missing value is NaN. Values that differ by at most `PRICE_TOLERANCE`, relatively,
-    are equal. Raises StoreError, naming symbol and session, for two rows of one bar; naming the
-    symbol, for one that is not stored; and for a missing close, a price that is not above 0, and a
-    second version of a bar with the same `known_at`, which the database refuses.
+    `bars` has symbol, session and BAR_VALUES, NaN missing; within `PRICE_TOLERANCE`, relatively,
+    values are equal. Raises StoreError for two rows of one bar, an unknown symbol, a missing close,
+    a price not above 0, and a second version of one `known_at`.
     """
     if bars.empty:
         return 0
@@ -55,12 +53,10 @@ def append_prices(
 
 
 def withdraw(conn: Connection, market: str, rejected: pd.DataFrame, *, known_at: datetime) -> int:
-    """Withdraw stored bars that a source now gives as bad; return how many were withdrawn.
+    """Withdraw stored bars that a source now gives as bad, from `known_at` on; return how many.
 
-    Reads as known at `known_at` or later leave them out; reads as known earlier still return them.
-    `rejected` has symbol, session, close and adj_close as the source gives them now, and `reason`,
-    the check that they fail. A stored bar with prices of another level (`SAME_LEVEL`) is not the
-    bar that fails now, so it stays; a price that either of the two lacks is not compared.
+    `rejected`: symbol, session, close, adj_close, reason. A stored bar with prices of another level
+    (`SAME_LEVEL`) is another bar, and stays.
     """
     if rejected.empty:
         return 0
@@ -85,9 +81,8 @@ def record_warnings(
 ) -> None:
     """Store what is doubtful about prices: symbol, reason, value in words.
 
-    Earlier warnings of the `judged` symbols, whose whole history was checked, are deleted; with
-    `reason`, only those with that reason. Of other symbols, only warnings with the same reason are
-    replaced.
+    They replace the warnings of `judged` symbols, whose whole history was checked, with `reason`
+    only those of that reason; of other symbols, those of the same reason.
     """
     table = tables.symbol_warning
     ids = instrument_ids(conn, market)
@@ -103,11 +98,10 @@ def record_warnings(
 
 @dataclass(frozen=True)
 class KnownBars:
-    """The bars of some sessions as known at one moment, and those that were withdrawn by then.
+    """The bars of some sessions as known at one moment, and those withdrawn by then.
 
-    `versions` has the columns of `prices`, sorted by symbol and session. Each bar has its own
-    `known_at` there; `between` adds the moments of withdrawals. `withdrawn` has symbol, session and
-    withdrawn_at, sorted by session.
+    `versions`: as `prices`, but `known_at` without withdrawals, which `between` adds. `withdrawn`:
+    symbol, session, withdrawn_at; sorted by session.
     """
 
     versions: pd.DataFrame
@@ -139,11 +133,7 @@ def known_bars(
     known_at: datetime | None = None,
     symbols: Collection[str] | None = None,
 ) -> KnownBars:
-    """Return the bars of first..last, both included, as known at `known_at`.
-
-    `KnownBars.between` selects some of them without another read. By default the bars are the
-    newest versions, and those of all symbols.
-    """
+    """Return the bars of first..last, by default the newest, to be cut by `between`."""
     ids = instrument_ids(conn, market)
     if symbols is not None:
         ids = ids[ids.index.isin(list(symbols))]
@@ -181,11 +171,7 @@ def known_bars(
 
 
 def _select_versions() -> sa.Select[Any]:
-    """Select the columns that `frame_of_bars` reads from the versions of bars.
-
-    Without a type SQLAlchemy converts no value: `frame_of_bars` converts the driver's values much
-    faster.
-    """
+    """Select the columns that `frame_of_bars` reads, untyped: SQLAlchemy converts none."""
     price = tables.price.c
     columns = [
         price.instrument_id,
@@ -205,14 +191,12 @@ def prices(
     known_at: datetime | None = None,
     symbols: Collection[str] | None = None,
 ) -> pd.DataFrame:
-    """Return the bars of first..last, both included, in the newest version known at `known_at`.
+    """Return the bars of first..last in the newest version known at `known_at`, by default stored.
 
-    Without `known_at` they are the newest versions stored, and without `symbols` the bars of all
-    symbols. A bar that was withdrawn by then is left out. The symbol's bar before it, or else the
-    one after it, gets the moment of the withdrawal as its `known_at`, if its own is earlier: so a
-    read as known at the newest `known_at` of the result returns the same bars, unless a symbol has
-    no bar left. Columns: symbol, session, open, high, low, close, adj_close, volume, dividend,
-    split, known_at; missing is NaN. Sorted by symbol and session.
+    Columns: symbol, session, open, high, low, close, adj_close, volume, dividend, split, known_at;
+    NaN is missing; sorted by symbol and session. A withdrawn bar is left out; its symbol's bar
+    before it, or else after it, gets the moment of the withdrawal as `known_at`, so that a read as
+    known at the newest `known_at` returns the same bars.
     """
     known = known_bars(conn, market, first, last, known_at=known_at, symbols=symbols)
     return _known_since_withdrawal(known.versions, known.withdrawn)
@@ -221,11 +205,11 @@ def prices(
 def versions_known(
     conn: Connection, market: str, after: datetime | None, until: datetime
 ) -> pd.DataFrame:
-    """Return all versions of a market's bars that became known after `after`, up to `until`.
+    """Return all versions of a market's bars that became known after `after` (None: ever), up to
+    `until`.
 
-    An `after` of None sets no bound. Columns: symbol, session, BAR_VALUES, known_at; NaN is
-    missing. Sorted by symbol, session and known_at. A withdrawal is a version too, with the values
-    of the bar that it withdraws; no column tells it from a bar, but `withdrawals_known` lists it.
+    Columns: symbol, session, BAR_VALUES, known_at; NaN is missing; sorted by symbol, session,
+    known_at. A withdrawal counts, with the values of its bar: see `withdrawals_known`.
     """
     ids = instrument_ids(conn, market)
     price = tables.price
@@ -240,10 +224,10 @@ def versions_known(
 def withdrawals_known(
     conn: Connection, market: str, after: datetime | None, until: datetime
 ) -> pd.DataFrame:
-    """Return the withdrawals of a market's bars that became known after `after`, up to `until`.
+    """Return the withdrawals of a market's bars known after `after` (None: ever), up to `until`.
 
-    An `after` of None sets no bound. Columns: symbol, session, withdrawn (the check that the bar
-    failed), known_at. Sorted by symbol, session and known_at.
+    Columns: symbol, session, withdrawn (the check that failed), known_at; sorted by symbol,
+    session, known_at.
     """
     return read(
         conn,
@@ -269,10 +253,8 @@ def _is_other_level(pairs: pd.DataFrame, name: str) -> "pd.Series[bool]":
 def _known_since_withdrawal(versions: pd.DataFrame, withdrawn: pd.DataFrame) -> pd.DataFrame:
     """Return the versions, with the moment of each withdrawal as the `known_at` of a bar beside it.
 
-    A withdrawn bar has no row of its own. So that a read as known at the newest `known_at` of these
-    rows leaves it out too, the bar just before it, of the same symbol, takes over the moment of the
-    withdrawal; where there is none before, the bar just after it does. A bar that was stored again
-    after its withdrawal counts as the bar before, and keeps its own `known_at`, which is later.
+    It is the symbol's bar before, or else after it: a read as known at the newest `known_at` then
+    leaves the withdrawn bar out too. A bar stored again keeps its own, later `known_at`.
     """
     if withdrawn.empty:
         return versions
@@ -294,10 +276,7 @@ def _known_since_withdrawal(versions: pd.DataFrame, withdrawn: pd.DataFrame) -> 
 
 
 def last_sessions(conn: Connection, market: str) -> "pd.Series[pd.Timestamp]":
-    """Return the last stored session of each symbol that has one, by symbol.
-
-    The session counts even if its bar was withdrawn.
-    """
+    """Return the last stored session of each symbol, by symbol, even of a withdrawn bar."""
     sessions = query(conn, "last_sessions", market=market).dropna()
     return cast("pd.Series[pd.Timestamp]", sessions.set_index("symbol")["last"])
 
@@ -316,11 +295,7 @@ def rejected_bars(conn: Connection, market: str, first: date, last: date) -> pd.
 def _versions_in_force(
     conn: Connection, market: str, bars: pd.DataFrame, known_at: datetime
 ) -> pd.DataFrame:
-    """Return the bars as known at `known_at`, of each symbol from its first to its last in `bars`.
-
-    Symbols with the same first and last session are read together: there are few such spans. `bars`
-    has at least one row.
-    """
+    """Return the bars as known at `known_at`, of each symbol's first to last in `bars`."""
     spans = bars.groupby("symbol")["session"].agg(["min", "max"])
     parts = []
     for _, span in spans.groupby(["min", "max"]):

@@ -25,8 +25,7 @@ def save_ranking(
 ) -> int:
     """Store a ranking with its scores, differences and portfolios; return how many rows were new.
 
-    The frames have the columns of ranking_score, ranking_difference and ranking_portfolio but
-    ranking_id; `portfolios` of a ranking that trades nothing may have no columns.
+    The frames have their tables' columns but ranking_id; `portfolios` may have none.
     """
     tables_of = {
         "ranking_score": scores,
@@ -39,12 +38,9 @@ def save_ranking(
 
 
 def night_ranking(conn: Connection, market: str, target: date) -> pd.DataFrame:
-    """Return the ranking of a session that the nights show, the best stock first.
+    """Return the newest chosen ranking of a session, the best stock first; no row where not ranked.
 
-    It is that of the predictor chosen for the session, and the newest where there are several.
-    Columns: place, symbol, name, sector, score, probability, predictor, leg (the name of the return
-    that the stocks are ranked by), and realised_return (NaN without an outcome). There are no rows
-    for a session that was not ranked.
+    Columns: place, symbol, name, sector, score, probability, predictor, leg, realised_return.
     """
     ranking = read(
         conn,
@@ -89,10 +85,10 @@ def chosen_predictor(conn: Connection, market: str, target: date) -> str | None:
 
 
 def ranks_of_nights(conn: Connection, market: str, first: date, last: date) -> pd.DataFrame:
-    """Return the rankings of a market's nights first..last, without their moments.
+    """Return a market's rankings of first..last, sorted by as_of, ranker_id, predictor, place,
+    symbol.
 
-    Columns: as_of, ranker_id, predictor, symbol, score, place, probability, chosen; sorted by
-    as_of, ranker_id, predictor, place and symbol.
+    Columns: as_of, ranker_id, predictor, symbol, score, place, probability, chosen.
     """
     return read(
         conn,
@@ -121,11 +117,7 @@ def ranker_of_night(conn: Connection, market: str, target: date, made_by: dateti
 
 
 def last_rank_scores(conn: Connection, market: str, last: date = date.max) -> pd.DataFrame:
-    """Return the running scores of a market's rankings at the last scored session up to `last`.
-
-    They are rows of the view rank_score_log, one for each predictor and return that is scored.
-    There may be none.
-    """
+    """Return the last running scores up to `last`: rank_score_log, a row a predictor and return."""
     newest = read_value(
         conn,
         "rank_score_log",
@@ -143,11 +135,7 @@ def last_rank_scores(conn: Connection, market: str, last: date = date.max) -> pd
 def lasting_skill(
     conn: Connection, market: str, leg: str, predictor: str, last: date
 ) -> date | None:
-    """Return the first session of a predictor's lasting skill; None where there is none.
-
-    A session shows skill if the interval of its running rank IC lies above 0. The sessions of
-    lasting skill are those up to `last` after the newest one that shows none.
-    """
+    """Return the first session since which the running rank IC's interval is above 0."""
     skill = query(conn, "lasting_skill", market=market, leg=leg, predictor=predictor, last=last)
     since: date | None = skill["since"].dt.date.iloc[0]
     return None if pd.isna(since) else since

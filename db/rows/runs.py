@@ -11,10 +11,7 @@ from db.read import read_row
 
 
 def run(conn: Connection, run_id: str) -> dict[str, Any]:
-    """Return one trained model: every column of run.
-
-    Raises StoreUsageError when there is none of this name.
-    """
+    """Return a trained model, every column; raises StoreUsageError when there is none."""
     stored = read_row(conn, "run", id=run_id)
     if stored is None:
         raise StoreUsageError(f"no run {run_id!r} in the store: `dtml runs` lists the runs")
@@ -29,10 +26,9 @@ def latest_trained(
     on_or_before: date | None = None,
     known_by: datetime | None = None,
 ) -> dict[str, Any] | None:
-    """Return the nightly model or the rankers that were trained on a market's latest sessions.
+    """Return the newest nightly model or rankers of a market, by last session, then by training.
 
-    Its sessions end on or before `on_or_before`, its prices were known at `known_by` (None: no
-    limit). Of several trained up to the same session, it is the one trained last.
+    Sessions end by `on_or_before`, prices were known at `known_by` (None: no limit).
     """
     return read_row(
         conn,

@@ -17,9 +17,9 @@ def running_scores(
     last: date | None = None,
     protocol: str | None = "all",
 ) -> pd.DataFrame:
-    """Return the running scores of the last `targets` targets up to `last`, by target.
+    """Return the running scores of the last `targets` targets up to `last`, a row a target and
+    predictor.
 
-    There is a row for each target and predictor. `last` is by default the newest scored target.
     The protocol 'all' counts every stock-day; None is every protocol.
     """
     newest = read(
@@ -45,9 +45,6 @@ def running_scores(
 
 
 def last_running_scores(conn: Connection, market: str) -> pd.DataFrame:
-    """Return the scores at a market's last scored session: the columns of daily_score.
-
-    They are scores of the protocol 'all', which counts every stock-day; a row for each predictor.
-    """
+    """Return daily_score at a market's last scored session, of the protocol 'all'."""
     last = read_value(conn, "daily_score", "target", market=market, protocol="all", order="-target")
     return read(conn, "daily_score", market=market, protocol="all", target=last, order="predictor")

@@ -1,8 +1,7 @@
 """Translation models, the progress of their training, their scores, and the queue of texts.
 
-A text is queued, then taken, then done or failed. A worker has the texts that it took until its
-lease ends: if it died, they are queued again. Each worker needs a name of its own. Moments are
-those of the workers' clocks.
+A text is queued, then taken, then done or failed; once a worker's lease ends, it is queued again.
+Each worker needs a name of its own. Moments are those of the workers' clocks.
 """
 
 import json
@@ -27,7 +26,7 @@ from db.views import view
 def save_model(conn: Connection, model: Mapping[str, object]) -> int:
     """Store a model in place of the one of its name; return 1 when the name is new, else 0.
 
-    The stored scores of that name are deleted if the model has other weights than before.
+    Scores of other weights are deleted.
     """
     table = tables.translation_model
     score = tables.translation_score
@@ -49,9 +48,7 @@ def forget_progress(conn: Connection, model: str) -> int:
 def save_score(conn: Connection, score: Mapping[str, object]) -> int:
     """Store a score in place of the one with its key; return 1 when it is new, else 0.
 
-    The key is its model, test set, search settings and the model that it is compared with, which
-    may be None. `score` has the columns of translation_score by name but id and search_text;
-    optional ones may be left out, and are then NULL.
+    The key: model, test set, search settings, and the model compared with, or None.
     """
     table = tables.translation_score
     values: dict[str, object] = {
@@ -84,10 +81,10 @@ QUEUE_ORDER = (text.priority.desc(), text.id)
 
 
 def queue_texts(conn: Connection, model: str, texts: Sequence[str], priority: int = 0) -> list[int]:
-    """Put texts into a model's queue, behind those of equal or higher priority; return their ids.
+    """Put texts into a model's queue by priority; return their ids in order. The model may be
+    unknown.
 
-    The ids are in the order of the texts. The model need not be stored. Raises StoreUsageError for
-    texts that no worker can translate, naming the first of them; then no text is put in.
+    Raises StoreUsageError for a text that no worker can translate, and queues none.
     """
     if not texts:
         return []
@@ -112,9 +109,8 @@ def queue_texts(conn: Connection, model: str, texts: Sequence[str], priority: in
 
 
 def why_unfit(source_text: str | bytes) -> str | None:
-    """Return why no model can translate a text; None where one can.
-
-    A text is unfit if it is not valid UTF-8, or longer than `LONGEST_TEXT` characters.
+    """Return why no model can translate a text: invalid UTF-8, or longer than `LONGEST_TEXT`; else
+    None.
     """
     try:
         encoded = source_text if isinstance(source_text, bytes) else source_text.encode()
@@ -137,19 +133,17 @@ def take_texts(
     lease_s: float = LEASE_S,
     now: datetime | None = None,
 ) -> list[dict[str, Any]]:
-    """Take up to `limit` queued texts for a worker, by priority, then the oldest first.
+    """Take up to `limit` queued texts of one model, by priority, then age, in a transaction of its
+    own.
 
-    It does so in a transaction of its own, and returns an empty list where there are none.
-    All are texts of one model: that of the first text queued for one of the `models` (None: for
-    any). A text that a worker has taken before and lost is taken alone, so that a text that kills
-    its worker affects no other text. The texts together have at most `MOST_CHARACTERS` characters,
-    unless the first alone has more, so that few texts wait for a long one.
+    The model is that of the first text queued for one of `models` (None: any). A text that was
+    taken and lost is taken alone, so that one that kills its worker affects no other. Together the
+    texts have at most `MOST_CHARACTERS`, unless the first has more.
 
-    Each is a mapping of id, model, text, priority, attempts (with this one), and unfit: None, or
-    why a text that was put in by an INSERT cannot be translated. Nobody else takes the texts for
-    `lease_s` seconds from `now`, by default the current time. A text of these models whose lease
-    has expired is queued again, or marked as failed if it was taken `MAX_ATTEMPTS` times. Raises
-    StoreUsageError for a limit below 1.
+    Each has id, model, text, priority, attempts (with this one), and unfit: why it cannot be
+    translated, or None. Nobody else takes them for `lease_s` seconds from `now`. A text whose lease
+    has expired is queued again, or failed after `MAX_ATTEMPTS`. Raises StoreUsageError for a limit
+    below 1.
     """
     if limit < 1:
         raise StoreUsageError(f"a worker cannot take {limit} texts: let it take 1 or more")
@@ -217,10 +211,7 @@ def take_texts(
 
 
 def is_ready(conn: Connection, models: Collection[str] | None, now: datetime | None = None) -> bool:
-    """Return whether a worker would find a text of one of the models (None: of any).
-
-    Such a text is queued, or its lease has expired.
-    """
+    """Return whether a text of one of the models (None: any) is queued or its lease has expired."""
     if _first_model(conn, models) is not None:
         return True
     of_models = [] if models is None else [text.model.in_(models)]
@@ -235,20 +226,16 @@ def renew(
     lease_s: float = LEASE_S,
     now: datetime | None = None,
 ) -> int:
-    """Let a worker's leases on texts end `lease_s` seconds from now; return how many it still had.
-
-    A text that the worker has lost is left as it is.
-    """
+    """Let a worker's leases end `lease_s` seconds from now; return how many it still had."""
     until = (now or datetime.now(UTC)) + timedelta(seconds=lease_s)
     update = sa.update(tables.translation_text).where(*_is_taken_by(worker), text.id.in_(ids))
     return conn.execute(update.values(taken_until=until)).rowcount
 
 
 def finish_texts(conn: Connection, worker: str, rows: Sequence[Mapping[str, object]]) -> int:
-    """Store translations of texts that a worker has taken; return how many were written.
+    """Store translations of a worker's texts; return how many it still had.
 
-    `rows` hold id, translation, score and, optionally, attention. A text that the worker no longer
-    has, because its lease expired and the text was queued again or failed, is left as it is.
+    `rows` hold id, translation, score and, optionally, attention.
     """
     if not rows:
         return 0
@@ -282,20 +269,14 @@ def fail_texts(conn: Connection, worker: str, ids: Collection[int], reason: str)
 
 
 def give_back(conn: Connection, worker: str) -> int:
-    """Queue a worker's texts again, as if it had never taken them; return how many.
-
-    For a worker that stops before it has translated them.
-    """
+    """Queue a worker's texts again, as if it had never taken them; return how many."""
     values = {"status": "queued", "taken_until": None, "attempts": text.attempts - 1}
     update = sa.update(tables.translation_text).where(*_is_taken_by(worker))
     return conn.execute(update.values(values)).rowcount
 
 
 def queue_counts(conn: Connection, statuses: Collection[str] | None = None) -> pd.DataFrame:
-    """Return how many texts each model has of each status: model, status, n.
-
-    `statuses` are those that are counted; None stands for all.
-    """
+    """Return how many texts each model has of each of `statuses` (None: all): model, status, n."""
     job = view("translation_job").c  # The view, because a role that only reads may read it.
     key = (job.model, job.status)
     counts = sa.select(*key, sa.func.count().label("n")).group_by(*key).order_by(*key)
@@ -307,9 +288,8 @@ def _is_taken_by(worker: str) -> tuple[sa.ColumnElement[bool], ...]:
 
 
 def _first_model(conn: Connection, models: Collection[str] | None) -> str | None:
-    """Return which of the models (None: of any) has the first queued text; None without any.
-
-    An index finds the first text of each model, however many wait behind it.
+    """Return which of the models (None: any) has the first queued text, by an index; None without
+    any.
     """
     first = (
         sa.select(text.priority, text.id)
@@ -333,10 +313,7 @@ def _first_model(conn: Connection, models: Collection[str] | None) -> str | None
 
 
 def _queued_models(conn: Connection) -> list[str]:
-    """Return the models that have queued texts, in order.
-
-    An index finds the next name after each, without reading the texts between them.
-    """
+    """Return the models that have queued texts, in order, by an index."""
     first = sa.select(sa.func.min(text.model)).where(text.status == "queued")
     models: list[str] = []
     model = conn.execute(first).scalar_one()
@@ -358,10 +335,7 @@ def _as_text(source_text: str | bytes) -> str:
 
 
 def newest(conn: Connection, model: str | None, status: str | None, limit: int) -> pd.DataFrame:
-    """Return the `limit` texts that were queued last, the newest first.
-
-    `model` and `status` select texts; None selects any.
-    """
+    """Return the `limit` texts queued last, the newest first; None selects any model or status."""
     jobs = read(
         conn,
         "translation_job",

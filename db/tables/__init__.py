@@ -86,11 +86,11 @@ metadata = sa.MetaData(
 
 @dataclass(frozen=True)
 class Written:
-    """Hold how the rows of a table may be written, as the module says.
+    """How the rows of a table may be written, as the module says.
 
-    `compared` are by default all numbers outside the key. They are the same within `relative`, a
-    share of the new number, plus `absolute`: a figure computed with another number of threads has
-    other last digits. `refusal` is the reason why a stored row stays.
+    `compared` are by default all numbers outside the key, the same within `relative`, a share of
+    the new number, plus `absolute`: other threads give other last digits. `refusal` says why a row
+    stays.
     """
 
     policy: Literal["stays", "newest", "same"]
@@ -102,10 +102,7 @@ class Written:
 
 
 class UtcTimestamp(sa.TypeDecorator[datetime]):
-    """A moment: takes only aware datetimes and returns aware ones in UTC, on both engines.
-
-    A naive datetime raises StoreError: it would mean another moment on another machine.
-    """
+    """An aware moment in UTC, on both engines; a naive one raises StoreError."""
 
     impl = sa.DateTime(timezone=True)
     cache_ok = True
@@ -172,16 +169,12 @@ def _table(
     written: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> None:
-    """Add a table to the metadata.
+    """Add a table to the metadata, with a line of `columns` for each column, as the module says.
 
-    `columns` has a line for each column, as the module says. `constraints` are as in `_constraint`,
-    by name, and `defaults` hold SQL by column. `indexes` hold the arguments of `sqlalchemy.Index`;
-    `desc` behind a column asks for descending order, and `where` says which rows are in it.
-    `covering` names columns that PostgreSQL also keeps in the key's index: it answers a query of
-    the key and these columns from the index alone, while for any other column it reads a page of
-    the table for each row. Unless `with_rowid`, SQLite keeps the rows in the order of the key.
-    `written` has the fields of `Written`, and `options` are further arguments of
-    `sqlalchemy.Table`.
+    `constraints` are as in `_constraint`, by name; `defaults` hold SQL by column; `indexes` the
+    arguments of `sqlalchemy.Index`, with `desc` behind a column and `where`. `covering` columns lie
+    in PostgreSQL's index of the key too, for queries of these alone. Unless `with_rowid`, SQLite
+    keeps rows in the order of the key. `options` are `sqlalchemy.Table`'s.
     """
     table_columns = list(_columns(columns, defaults))
     schema_items: list[SchemaItem] = [
@@ -228,10 +221,9 @@ def _columns(lines: str, defaults: Mapping[str, str]) -> Iterator[sa.Column[Any]
 
 
 def _constraint(name: str, rule: str | list[str]) -> SchemaItem:
-    """Return a constraint: a check, or one on a list of columns.
+    """Return a constraint: a check by its SQL, or one on a list of columns.
 
-    A text is the SQL of a check of this name. A list of columns is unique together where the name
-    is `unique`; any other name is that of the table whose columns of the same names they refer to.
+    Listed columns are unique where the name is `unique`; else they refer to that table's.
     """
     if isinstance(rule, str):
         return sa.CheckConstraint(rule, name=name)

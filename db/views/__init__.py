@@ -1,8 +1,7 @@
-"""The documented views: an SQL file each, whose head explains the view and each of its columns.
+"""The documented views: an SQL file each, whose head of comment lines explains it.
 
-The head is made of comment lines: the meaning of the view, an empty line, a line for each column
-with its name, its type and its meaning, and, where needed, another empty line and the reasons for
-the SQL. The select follows.
+The head: the view's meaning, an empty line, a line for each column with name, type and meaning, and
+perhaps another empty line and reasons for the SQL. The select follows.
 """
 
 from collections.abc import Mapping
@@ -32,9 +31,8 @@ class ViewColumn:
 
 @dataclass(frozen=True)
 class View:
-    """A documented view: its meaning, its columns in order, and its select.
-
-    The select is the same for both engines.
+    """A documented view: its meaning, its columns in order, and its select, the same on both
+    engines.
     """
 
     name: str
@@ -53,10 +51,7 @@ class View:
 
     @property
     def comments(self) -> str:
-        """Return the SQL that stores the view's and its columns' meanings as PostgreSQL's comments.
-
-        Programs that browse a database show them. The statements are separated by semicolons.
-        """
+        """Return the SQL that stores all meanings as PostgreSQL's comments."""
         meanings = {f"view {self.name}": self.meaning} | {
             f'column {self.name}."{name}"': meaning for name, meaning in self.meanings().items()
         }
@@ -68,9 +63,8 @@ class View:
 
 @cache
 def views() -> Mapping[str, View]:
-    """Return the documented views by name, sorted.
-
-    A view reads only tables, never another view, so they can be created in any order.
+    """Return the views by name, sorted; each reads only tables, so they can be created in any
+    order.
     """
     return {
         file.stem: parse_view(file.stem, file.read_text(encoding="utf-8"))

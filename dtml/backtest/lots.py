@@ -1,7 +1,4 @@
-"""Orders in whole lots, which move a portfolio from the shares held towards target weights.
-
-The orders of a day never cost more than the capital.
-"""
+"""Orders in whole lots from the shares held towards target weights, within the capital."""
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -28,15 +25,13 @@ def trades(
 ) -> PerStock:
     """Return the shares to trade in each stock: above 0 bought, below 0 sold.
 
-    `held` are numbers of shares, 0 or more. `capital` is the value of these and of the cash
-    together. `weights` are the fractions of it to hold after the trades, each 0 or more, at most 1
-    in total. `price`, known for every stock, and `capital` are in currency units. `rates` are the
-    costs of a purchase and of a sale, as fractions of the value traded.
+    `held` are shares; `capital` is their value and the cash, in the currency of `price`; `weights`
+    are fractions of it, at most 1 in total; `rates` are the costs of a purchase and of a sale,
+    fractions of the value traded.
 
-    A stock with a weight of 0 is sold completely, odd lots included, even if it is `kept`. Other
-    stocks that are `kept` are not traded. Every other trade is the difference to the weight,
-    rounded down to whole lots, so that no sale leaves less than the weight. Purchases are scaled
-    down by one factor where they and their costs exceed the cash available.
+    A weight of 0 is sold completely, odd lots included; others `kept` are not traded. Every other
+    trade is rounded down to whole lots; purchases are scaled down by one factor where the cash is
+    short.
     """
     purchase_rate, sale_rate = rates
     target_shares = weights * capital / price

@@ -1,7 +1,7 @@
 """The usual statistics of a portfolio, and how much of them chance and many trials explain.
 
-Sharpe ratios are of net returns, without a risk-free rate. `year` is the number of sessions that
-the exchange has in a year (`dtml.prices.sessions.sessions_a_year`).
+Sharpe ratios are of net returns, without a risk-free rate. `year` is the exchange's sessions a
+year.
 """
 
 import math
@@ -26,16 +26,15 @@ class Performance:
     - `annual_return` is geometric; `annual_volatility` is NaN for a single session;
     - `sharpe` is per year, with its 95 % interval; NaN where returns do not vary, the ends also
       below `dtml.evaluation.metrics.MINIMUM_DAYS`;
-    - `index_gain` is this ratio less that of the index on the same sessions, with the interval of
-      that difference; NaN without an index, and where either does not vary, the ends also below
-      `MINIMUM_DAYS` such sessions;
-    - `deflated_sharpe`, in [0, 1], is that of the function of this name; NaN without trials;
+    - `index_gain` is this ratio less that of the index, with the interval of the difference; NaN as
+      `sharpe`, and without an index;
+    - `deflated_sharpe`, in [0, 1]; NaN without trials;
     - `max_drawdown` is 0 or less; `hit_rate` is the share of days with a return above 0;
     - `turnover` is the mean per day, a share of the equity;
     - `break_even` is the cost in basis points of the value traded at which the mean return, less
-      borrow, is 0; below 0 if the portfolio loses even without costs, NaN without turnover;
-    - `settled` counts the positions that met an unexplained move; `unbooked` is the total return
-      that these moves would have added, a sum of shares of the equity at each.
+      borrow, is 0; NaN without turnover;
+    - `settled` counts the positions that met an unexplained move; `unbooked` is the return, in
+      shares of the equity, that these moves would have added.
     """
 
     days: int
@@ -66,9 +65,8 @@ def performance(
 ) -> Performance:
     """Return the statistics of a track of `dtml.backtest.portfolio.follow` that has a day.
 
-    `trials` are the Sharpe ratios per session (`session_sharpe`) of every portfolio tried, this
-    track included; None for a portfolio that was not chosen among several, such as one that others
-    are compared with. `index` is the track of the index at the same fills.
+    `trials` are the Sharpe ratios per session of every portfolio tried, this one included; None for
+    one that was not chosen. `index` is the index's track at the same fills.
     """
     net = track["net"].to_numpy(dtype=float)
     ratio = sharpe(net, resamples=resamples, year=year)
@@ -102,9 +100,8 @@ def equity(net: Daily) -> Daily:
 
 
 def drawdown(net: Daily) -> Daily:
-    """Return how far equity is below its highest value so far, 0 or less.
-
-    The initial value of 1 counts.
+    """Return how far equity is below its highest value so far, the initial 1 included; 0 or
+    less.
     """
     value = equity(net)
     highest = np.maximum.accumulate(np.maximum(value, 1))
@@ -112,9 +109,8 @@ def drawdown(net: Daily) -> Daily:
 
 
 def session_sharpe(net: Daily) -> float:
-    """Return the mean return over its standard deviation (ddof 1), not annualised.
-
-    NaN if the returns do not vary.
+    """Return the mean return over its standard deviation (ddof 1), not annualised; NaN if
+    constant.
     """
     if len(net) < 2 or np.ptp(net) == 0:
         return np.nan
@@ -126,7 +122,7 @@ def sharpe(
 ) -> Estimate:
     """Return the Sharpe ratio per year, or how far it exceeds that of `other` on the same days.
 
-    The ends of the interval are from resampled days. NaN where any returns do not vary.
+    The interval resamples days. NaN where any returns do not vary.
     """
     tracks = [net] if other is None else [net, other]
     ratios = [session_sharpe(each) for each in tracks]
@@ -144,8 +140,7 @@ def sharpe(
 def _summands(net: Daily) -> Float[ndarray, "days 3"]:
     """Return what each day adds to the number of days, the returns and their squares.
 
-    Returns are divided by their range, because resampled totals keep only seven digits. A Sharpe
-    ratio does not depend on the unit of the returns.
+    Returns are divided by their range: resampled totals keep only seven digits.
     """
     unit = net / np.ptp(net)
     return np.stack([np.ones_like(unit), unit, unit**2], axis=-1)
@@ -154,12 +149,10 @@ def _summands(net: Daily) -> Float[ndarray, "days 3"]:
 def deflated_sharpe(net: Daily, trials: Sequence[float]) -> float:
     """Return the probability that the true Sharpe ratio exceeds the best to expect by chance.
 
-    Bailey & Lopez de Prado, "The Deflated Sharpe Ratio" (2014), eq. 2: the ratio is compared with
-    the expected maximum of as many ratios without skill as there are `trials` (`expected_best`),
-    with an error that allows for skew and fat tails. With one trial the result is the authors'
-    probabilistic Sharpe ratio against 0 (2012). `trials` are per session; a trial is NaN if its
-    returns never varied, and is left out. Days and trials count as independent. The result is NaN
-    where the returns `net` do not vary.
+    Bailey & Lopez de Prado, "The Deflated Sharpe Ratio" (2014), eq. 2, against `expected_best`,
+    allowing for skew and fat tails; with one trial their probabilistic Sharpe ratio against 0
+    (2012). `trials` are per session, NaN ones left out. Days and trials count as independent. NaN
+    if `net` does not vary.
     """
     from scipy.special import ndtr
     from scipy.stats import kurtosis, skew
@@ -173,11 +166,11 @@ def deflated_sharpe(net: Daily, trials: Sequence[float]) -> float:
 
 
 def expected_best(trials: Sequence[float]) -> float:
-    """Return the best Sharpe ratio to expect of as many trials without skill, in their unit.
+    """Return the best Sharpe ratio to expect of as many trials without skill, in their unit; 0 for
+    one.
 
-    It is 0 for a single trial. Eq. 1 of Bailey & Lopez de Prado (2014), with the variance across
-    the trials (ddof 1): trials that resemble each other lower that variance, and the ratio is then
-    deflated too little.
+    Eq. 1 of Bailey & Lopez de Prado (2014), with the variance across trials (ddof 1), which trials
+    that resemble each other lower: the ratio is then deflated too little.
     """
     from scipy.special import ndtri
 
@@ -192,10 +185,7 @@ def expected_best(trials: Sequence[float]) -> float:
 
 
 def _sharpe_of_totals(totals: ndarray) -> ndarray:
-    """Return the Sharpe ratio from the totals of `_summands`: days, returns and squared returns.
-
-    It is 0 where a resample does not vary.
-    """
+    """Return the Sharpe ratio from the totals of `_summands`; 0 where a resample does not vary."""
     days, total, squares = np.moveaxis(totals, -1, 0)
     mean = total / days
     deviation = np.sqrt(np.maximum(squares / days - mean**2, 0) * days / (days - 1))

@@ -1,9 +1,8 @@
 """The portfolios that follow the predictions: their positions, fills, costs and returns.
 
-A prediction is made after the close of `as_of`. Filled at the next open, it is traded at the open
-of the session after `as_of` and held to the open of the session after that. Filled at the close, as
-the paper does it, it is traded at the very close it was made from, which is impossible. Returns are
-shares of the equity at the fill, so equity compounds.
+A prediction is made after the close of `as_of`. Filled at the next open, it is held to the open
+after that; filled at the close, as in the paper, it is traded at the very close it was made from,
+which is impossible. Returns are shares of the equity at the fill.
 """
 
 from dataclasses import dataclass
@@ -35,10 +34,10 @@ FILLED_AGAIN = 3 * PATIENCE  # sessions before a fill that decide how it is trad
 class Strategy:
     """The rule by which predictions become positions.
 
-    "long" holds the `top` stocks of highest probability in equal parts. "long_short" has a gross
-    exposure of 1: half in these, minus half in the `top` of lowest. "weighted" has a gross exposure
-    of 1 too, in proportion to probability - 1/2. No stock gets more than `max_weight` of the
-    equity, a share in (0, 1]; the rest stays in cash.
+    "long" holds the `top` most probable stocks in equal parts; "long_short" half in these, minus
+    half in the `top` least; "weighted" in proportion to probability - 1/2. The last two have a
+    gross exposure of 1. No stock gets more than `max_weight` of the equity, in (0, 1]; the rest
+    stays in cash.
     """
 
     form: Form
@@ -60,12 +59,11 @@ class Strategy:
 
 
 def positions(probability: PerDay, strategy: Strategy) -> PerDay:
-    """Return the share of equity to hold in each stock by the strategy's form; below 0 if short.
+    """Return the share of equity to hold in each stock; below 0 if short, 0 without a prediction.
 
-    A stock without a prediction has 0. `probability` of a rise is in [0, 1], NaN where there is
-    none; `dtml.ranking.panel.places` decides which ranks higher. With fewer than `top` stocks (in
-    long-short: twice `top`) all are held, except an odd one in the middle. No weight exceeds
-    `max_weight`. A day without any prediction is all NaN, and `follow` then keeps its holdings.
+    `probability` is in [0, 1], NaN without one; `dtml.ranking.panel.places` decides ties. With
+    fewer than `top` stocks (in long-short: twice `top`) all are held, except an odd one in the
+    middle. A day without any prediction is all NaN: `follow` keeps its holdings.
     """
     predicted = np.isfinite(probability)
     count = predicted.sum(axis=1, keepdims=True)  # [days 1]
@@ -90,19 +88,17 @@ class Followed:
     """The returns of a portfolio that follows some weights, and its holdings after each fill.
 
     `held` are shares of equity, a row for each row of `track`, and one more where the last fill is
-    not yet sold again. The columns of `track`, all but `session` (that of the fill) shares of the
-    equity at the fill:
+    not yet sold again. The columns of `track`, shares of the equity at the fill of `session`:
 
     - `long`, `short`: values held after trading, both 0 or more; `gross`: their return until the
       next fill;
-    - `turnover`: value bought and sold, from the holdings after the last fill as prices have moved
-      them. From cash, the first row buys everything; no row sells everything at the end;
+    - `turnover`: value bought and sold; the first row buys everything from cash, none sells
+      everything;
     - `cost` of that turnover, `borrow` of the short value, `net` = gross - cost - borrow, which
-      compounds. Costs are drawn from all holdings and cash alike: weights and turnover do not
-      depend on them;
-    - `settled`: how many positions met an unexplained move (`Quotes.moved`) before the next fill;
-      `unbooked`: what these moves would have added to `gross`. Such a position is sold at its last
-      price before the move, at the cost of a trade, whether the move is an error or real.
+      compounds; drawn from all holdings and cash alike;
+    - `settled`: positions that met an unexplained move (`Quotes.moved`) before the next fill, sold
+      at their last price before it, at the cost of a trade; `unbooked`: what the moves would have
+      added to `gross`.
     """
 
     track: pd.DataFrame
@@ -127,20 +123,16 @@ def follow_on(
 ) -> Followed:
     """Return what holding `weights`, decided after the close of each `as_of`, earned.
 
-    The track has a row for each session of a fill, in the columns that `Followed` describes, from
-    the fill of the first `as_of` to that of the last without a gap, as far as the prices of the
-    next fill are known: a prediction that is not yet sold has none. In a session without weights
-    (or with NaN alone) nothing is traded but what met an unexplained move or is overdue. A stock
-    that is `kept` is not traded while held. `held_before` are the holdings after the fill before
-    the first; None is cash. `as_of` are sessions of the quotes, in their order.
+    A row (`Followed`) for each session of a fill, as far as the prices of the next fill are known.
+    In a session without weights, or NaN alone, nothing is traded but what met an unexplained move
+    or is overdue. A stock that is `kept` is not traded while held. `held_before` are the holdings
+    before the first fill; None is cash.
 
-    A stock without a price at the fill is not traded, and one at its price limit is not bought, or
-    not sold: cash meant for it stays cash, holdings of it are kept (at its last known price), and
-    the others are scaled down where the gross exposure would pass 1. After `PATIENCE` sessions
-    without a price it is overdue and sold at that price, at the cost of a trade. This misses what a
-    stock that resumes later has lost or gained, and flatters the holder of a bankrupt one.
-
-    Raises DtmlError where all equity is lost.
+    A stock without a price at the fill is not traded, and one at its price limit not bought, or not
+    sold: cash meant for it stays cash, holdings are kept at their last price, and others scaled
+    down where the gross exposure would pass 1. After `PATIENCE` sessions without a price it is sold
+    at that price, which flatters the holder of a bankrupt one. Raises DtmlError where all equity is
+    lost.
     """
     fill = strategy.fill
     price = quotes.fills(fill)
@@ -245,9 +237,8 @@ def _returns_to_next_fill(mark: PerSession, exit_: PerSession) -> PerSession:
 def _trade(
     drifted: Weights, target: Weights, stays: Stocks, overdue: Stocks, limit: Weights
 ) -> Weights:
-    """Return the holdings after trading to `target`, as far as each stock can be traded.
-
-    A stock that `stays` is not traded, unless it is `overdue`: then it is sold at its last price.
+    """Return the holdings after trading to `target`, but a stock that `stays`, unless it is
+    `overdue`.
     """
     if np.isnan(target).all():  # a session without weights: only what is `overdue` is traded
         return np.where(overdue, 0.0, drifted)

@@ -23,10 +23,9 @@ ROUNDING = 0.005  # a price limit is rounded to a tick, which is up to this shar
 class Quotes:
     """Adjusted prices on all sessions of the exchange; NaN where a stock cannot be traded.
 
-    `moved` says whether an unexplained move lies between a session's prices and those before, so
-    that they cannot be compared. `limit` is 1 where a stock opens at its upper price limit and
-    cannot be bought, -1 where it opens at its lower one and cannot be sold, else 0. `year` is the
-    number of sessions that the exchange has in a year.
+    `moved`: an unexplained move lies before these prices, so that they cannot be compared with
+    earlier ones. `limit`: 1 where a stock opens at its upper price limit and cannot be bought, -1
+    at its lower and cannot be sold, else 0. `year` is the exchange's sessions a year.
     """
 
     sessions: pd.DatetimeIndex
@@ -52,20 +51,15 @@ class Quotes:
     ) -> "Quotes":
         """Return the quotes in a bars frame of stocks, or of an index whose volume is missing.
 
-        Bars that nobody `traded` have no price; their splits count with the next price. Sessions
-        of the bars that are not among `sessions` are left out. `returns` names the price
-        that returns are taken from (`dtml.prices.returns.adjusted_price`); opens are adjusted by
-        the factor of their session's close.
+        Bars that nobody `traded` have no price. `returns` names the price that returns are taken
+        from (`dtml.prices.returns.adjusted_price`); opens are adjusted by their close's factor.
 
-        Where a recorded split explains a move of more than `max_return`, all prices from then on
-        are multiplied by it. Other moves of that size are unexplained, and their bars get no price.
-        The bars that the checks refused for their return (`refused`: `symbol, session`) count as
-        such moves; the price after one is then no move of its own and is kept. `moved` marks the
-        first price after an unexplained or refused move. If the open alone is more than
-        `max_return` away from the close before it, it gets no price, except where `moved`.
-
-        `price_limit` is the largest move of an open from the last close, a ratio; None is no limit.
-        An open after an unexplained move may count as at its limit.
+        Where a recorded split explains a move of more than `max_return`, later prices are
+        multiplied by it. Other such moves are unexplained, and their bars get no price; bars
+        `refused` by the checks for their return (`symbol, session`) count as such, but the price
+        after one is kept. `moved` marks the first price after either. An open that alone is more
+        than `max_return` from the close before gets no price, except where `moved`. `price_limit`
+        is the largest move of an open from the last close; None is none.
         """
         price = adjusted_price(bars, returns)
         adjusted = bars.assign(open=bars["open"] * price / bars["close"], close=price)
@@ -116,9 +110,8 @@ class Quotes:
         return self.open if fill == "next_open" else self.close
 
     def marks(self, fill: Fill) -> PerSession:
-        """Return the value of a stock at each fill: its price, or else its last price known then.
-
-        That last price may be an open or a close.
+        """Return the value of a stock at each fill: its price, or else its last open or close known
+        then.
         """
         if fill == "close":
             return pd.DataFrame(self._known).ffill().to_numpy()

@@ -1,9 +1,8 @@
 """Follow the ranking of each day with fewer trades.
 
-A daily ranking loses most of what it earns before costs to turnover. Two remedies are chosen on
-validation days: the mean rank of several nights in place of one night's, and a band of places in
-which a stock held is not yet sold (Garleanu and Pedersen, 2013, explain why both pay). The choice
-is by the net return above equal parts of all stocks, over its standard deviation.
+Two remedies are chosen on validation days by the net return above equal parts, over its standard
+deviation: the mean rank of several nights, and a band of places in which a stock held is not yet
+sold (Garleanu and Pedersen, 2013, explain why both pay).
 """
 
 from collections.abc import Sequence
@@ -52,17 +51,15 @@ FIGURES = (
 
 
 def targets(scores: PerDay, trading: Trading) -> tuple[PerDay, KeptDays]:
-    """Return the holdings of a portfolio that follows the ranking of each day.
+    """Return the holdings of a portfolio that follows the ranking of each day, and which are kept.
 
-    It holds the best `trading.top` stocks in equal parts, or a third of those ranked if that is
-    fewer, but at least one. With a `trading.band` above 1, a stock that was a target on the ranked
-    day before remains one while its place is at most `band` times that number. `scores` rank the
-    stocks of a day (`dtml.ranking.panel.places`), NaN where one is not ranked. Ranks are averaged
-    over the last `trading.smooth` days; the first days average fewer.
+    It holds the best `trading.top` stocks in equal parts, or a third of those ranked if fewer, but
+    at least one. With a `trading.band` above 1, a target stays one while its place is at most
+    `band` times that number. `scores` (`dtml.ranking.panel.places`) are NaN where not ranked; ranks
+    are averaged over the last `trading.smooth` days.
 
-    Returns two grids, [days stocks]. The first has the share of equity to hold, NaN on a day
-    without a ranking. The second is true for the stocks that the band keeps: if they are held
-    already, they are not traded.
+    Two grids, [days stocks]: the share of equity, NaN on a day without a ranking; and what the band
+    keeps, not traded if held already.
     """
     place = places(mean_of_last(ranked(scores), trading.smooth))
     weights = np.empty(place.shape)
@@ -75,20 +72,17 @@ def targets(scores: PerDay, trading: Trading) -> tuple[PerDay, KeptDays]:
 
 
 def target_of_night(scores: PerDay, trading: Trading, was_target: Stocks) -> tuple[Weights, Stocks]:
-    """Return the weights and the kept stocks of the last of some nights, as `targets` does.
-
-    `was_target` marks the stocks that were targets on the ranked night before. Only the last
-    `trading.smooth` nights of `scores` matter.
+    """Return weights and kept stocks, as `targets`, of the last of some nights; `was_target` before
+    it.
     """
     place = places(mean_of_last(ranked(scores), trading.smooth))
     return aim(place[-1], trading, was_target)
 
 
 def aim(place: Weights, trading: Trading, was_target: Stocks) -> tuple[Weights, Stocks]:
-    """Return the weights of a day, and which of the stocks that were targets before are kept.
+    """Return the weights of a day, and which targets before it are kept, as `targets` says.
 
-    `targets` states the rule. `place` is 1 for the best stock of the day, NaN for one that is not
-    ranked. Without a ranking the weights are NaN, and no stock is kept.
+    `place` is 1 for the best stock, NaN if not ranked. Without a ranking: NaN, and none.
     """
     is_ranked = np.isfinite(place)
     if not is_ranked.any():
@@ -106,10 +100,10 @@ def aim(place: Weights, trading: Trading, was_target: Stocks) -> tuple[Weights, 
 
 
 def mean_of_last(ranks: PerDay, nights: int) -> PerDay:
-    """Return the mean rank of each stock over the last `nights` up to each night.
+    """Return the mean rank of each stock over the last `nights` on which it has one; NaN without
+    one now.
 
-    Nights on which the stock has no rank are left out; NaN where the night itself has none. Means
-    that differ only by rounding are made equal.
+    Means that differ only by rounding are made equal.
     """
     total = np.zeros_like(ranks)
     count = np.zeros_like(ranks)
@@ -129,9 +123,8 @@ def strategy_of(trading: Trading) -> Strategy:
 def track_of(
     scores: PerDay, as_of: pd.DatetimeIndex, quotes: Quotes, trading: Trading
 ) -> pd.DataFrame:
-    """Return what following the ranking of each day earned.
-
-    The columns are those of `dtml.backtest.portfolio.follow_on`.
+    """Return what following the ranking of each day earned, as
+    `dtml.backtest.portfolio.follow_on`.
     """
     weights, is_kept = targets(scores, trading)
     return follow_on(weights, as_of, quotes, strategy_of(trading), kept=is_kept).track
@@ -142,16 +135,13 @@ def after_costs(
 ) -> pd.DataFrame:
     """Return the performance of a ranking after costs, a row for each way to trade it.
 
-    Rows of the span "validation" are all pairs of `SMOOTH` and `BANDS`, on the days before `first`
-    without the last of them. Rows of the span "test", from `first` on, are the way chosen on
-    validation days for each of `VERSIONS` (`DAILY` alone if there are no such days), and `EQUAL`:
-    equal parts of all stocks ranked, without costs.
+    Span "validation": all pairs of `SMOOTH` and `BANDS`, on days before `first` without the last.
+    Span "test": from `first` on, the way chosen for each of `VERSIONS` (`DAILY` alone without
+    validation days), and `EQUAL`: equal parts of all stocks ranked, without costs.
 
-    Columns: `span`, `version` ("" on validation), `smooth`, `band` (for `EQUAL` those of `trading`,
-    which it does not use), and `FIGURES` as `dtml.backtest.performance.performance` gives them,
-    with the track of equal parts as its index. But `break_even` is the cost, in basis points of the
-    value traded, at which the mean return equals that of equal parts; NaN for equal parts
-    themselves and without turnover.
+    Columns: `span`, `version` ("" on validation), `smooth`, `band`, and `FIGURES` as
+    `dtml.backtest.performance.performance`, with equal parts as the index; `break_even` is the cost
+    in basis points at which the mean return equals theirs, NaN for them and without turnover.
     """
     begin = int(as_of.searchsorted(first))
     rows: list[dict[str, Any]] = []
@@ -194,10 +184,7 @@ def _chosen(tried: Sequence[tuple[float, Trading]], trading: Trading) -> dict[st
 def _row(
     span: str, version: str, trading: Trading, track: pd.DataFrame, equal: pd.DataFrame, year: int
 ) -> dict[str, Any]:
-    """Return a row of `after_costs`: a way to trade and its figures.
-
-    `track` is what it earned, `equal` what equal parts earned in the same sessions.
-    """
+    """Return a row of `after_costs` from the tracks of a way to trade and of equal parts."""
     figures = asdict(performance(track, trials=None, index=equal, year=year))
     figures["break_even"] = np.nan
     if version != EQUAL and figures["turnover"] > 0:

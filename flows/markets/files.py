@@ -1,9 +1,8 @@
 """Read a market by its name: one of the package, or a user's own, whose file the store keeps.
 
-What this user let run here, own code and paths of markets' files, is remembered by its text: a
-store or a backup may come from somebody else, so what it holds or names is no permission. The
-folder that keeps it is the user's, outside the data folder, where no store, backup or cloned
-working folder brings files.
+What this user let run here, own code and paths of markets' files, is remembered by its text in a
+folder of the user, outside the data folder: a store or a backup may come from somebody else, so
+what it names is no permission.
 """
 
 import hashlib
@@ -29,9 +28,8 @@ from translation.atomic_files import write_whole
 
 
 def trusted_folder() -> Path:
-    """Return the folder of what may run.
-
-    It is `dtml/own_code` below `XDG_STATE_HOME`, or below `~/.local/state`.
+    """Return the folder of what may run: `dtml/own_code` in `XDG_STATE_HOME`, or
+    `~/.local/state`.
     """
     state = os.environ.get("XDG_STATE_HOME")
     home = Path(state) if state else Path.home() / ".local" / "state"
@@ -62,13 +60,11 @@ log = logging.getLogger(__name__)
 
 
 def read_market(name: str, market_file: Path | None = None) -> Market:
-    """Read the market called `name`, or the one that a user's file describes.
+    """Read the market called `name`, or the one of a user's file, whose path is then remembered.
 
-    `name` is ignored if there is a file, whose path is remembered as given. The store keeps the
-    path and the text of the file of each user's own market that had a night. The file is read where
-    this user once gave that path on this machine, as the store may be somebody else's; otherwise,
-    or if it is gone, the text is. Raises UsageError where that text names code to run.
-    CALENDARS adds sessions to the market's calendar, unless the market's file itself adds some.
+    The store keeps path and text of a user's own market. The file is read where this user gave that
+    path on this machine, else the text. Raises UsageError where that text names code to run.
+    CALENDARS adds sessions unless the market's file does.
     """
     return _with_calendars(_defined_market(name, market_file))
 
@@ -114,11 +110,7 @@ def _defined_market(name: str, market_file: Path | None) -> Market:
 
 
 def market_of_store(engine: Engine, name: str) -> Market | None:
-    """Return a market of a store, as `read_market` does; None where it cannot be read.
-
-    The store may lack the file of a user's own market, or its reader may not be allowed to read it.
-    A market whose text is the store's comes without the code that the text names.
-    """
+    """Return a market of a store as `read_market`, or None; stored text comes without its code."""
     try:
         own_market = None if name in market_names() else _own_market(engine, name)
         market = load_market(name) if own_market is None else own_market[0]
@@ -132,10 +124,7 @@ def market_of_store(engine: Engine, name: str) -> Market | None:
 
 
 def named_in_command(market: Market) -> str:
-    """Return how a command names a market: by its file where that is there, else by its name.
-
-    The store knows a user's own market by name only after its first fetch.
-    """
+    """Return how a command names a market: by its file where that is there, else by its name."""
     if market.file is not None and market.file[0].exists():
         return f"--market-file {market.file[0]}"
     return market.name
@@ -155,10 +144,7 @@ def no_such_market(name: str, stored: Sequence[str], of_file: Market | None = No
 
 
 def settings_place(market: Market) -> str:
-    """Return in words the file in which a user changes the settings of a market.
-
-    The file of a market of the package is not changed: a copy of it is a market of the user's own.
-    """
+    """Return in words the file in which a user changes a market: of the package's, a copy."""
     if market.file is not None:
         return str(market.file[0])
     shipped = resources.files("dtml.markets") / f"{market.name}.toml"
@@ -166,10 +152,9 @@ def settings_place(market: Market) -> str:
 
 
 def _own_market(engine: Engine, name: str) -> tuple[Market, bool] | None:
-    """Return a user's own market whose file the store keeps; None for others.
+    """Return a user's own market whose file the store keeps, and whether this user's file was read.
 
-    The second value says whether a file that this user gave was read, in place of the store's text.
-    Raises UsageError where the file, or the text in the store, is refused.
+    None for others. Raises UsageError where the file or text is refused.
     """
     with reading(engine) as conn:
         stored = read_row(conn, "market_file", market=name)

@@ -1,7 +1,6 @@
 """Open a market: its source of prices and the store.
 
-This imports nothing that computes, so that a command which only shows what is stored starts
-quickly. `flows.nightly.context` adds the model that the market's nights train.
+Nothing that computes is imported, so that commands that show what is stored start quickly.
 """
 
 from collections.abc import Mapping, Sequence
@@ -80,10 +79,10 @@ class OpenedMarket:
 
 
 def open_market(request: RunRequest) -> OpenedMarket:
-    """Open the market, the source and the store of a request; an empty database gets its tables.
+    """Open the market, source and store of a request; an empty database gets its tables.
 
-    Where the request names no source, it is `files` if it has prices, else the market's own. For a
-    market with the user's own code, the process that will run that code is started too.
+    The source is by default `files` with prices, else the market's. The process of own code is
+    started.
     """
     market = read_market(request.market, request.market_file)
     if market.code is not None:
@@ -109,12 +108,10 @@ def open_stored_market(request: RunRequest, *, read_only: bool = False) -> Opene
 
 
 def choose_as_of(opened: OpenedMarket, asked: date | None, now: datetime | None = None) -> date:
-    """Return the session `as_of` of a night: the last one whose bars it knows.
+    """Return the session of a night: the one asked for, or the last closed one that the source has.
 
-    It is the session asked for, or else the last closed one that the source has; where the source
-    does not say which it has, it is the last closed one. Raises UsageError for a day asked for that
-    is no session, or whose session has not closed yet, and DtmlError where the calendar has ended
-    and no day up to its end is asked for.
+    Raises UsageError for a day that is no session or not closed, DtmlError after the calendar's
+    end.
     """
     calendar = opened.market.calendar
     now = now or datetime.now(UTC)
@@ -151,11 +148,7 @@ def _with_stocks(
 
 @dataclass
 class CheckedFeed(Source):
-    """A feed of the user's own, which is admitted before it answers.
-
-    It is admitted if the last stored fetch of an own feed of this name had the same code; otherwise
-    `admit` checks it first.
-    """
+    """A feed of the user's own, admitted by the code of its last stored fetch, else by `admit`."""
 
     feed: OwnFeed
     engine: Engine
@@ -177,8 +170,7 @@ class CheckedFeed(Source):
     def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
         """Return the answer of the feed, which the first call may have to check.
 
-        Where it cannot be checked yet, the answer has no bar, and one status for all symbols.
-        Raises FeedError where the check refuses the feed.
+        Where that cannot be done yet, no bar and one status. Raises FeedError for a refused feed.
         """
         if not self.is_admitted:
             with reading(self.engine) as conn:
@@ -244,14 +236,10 @@ def _choose_stocks(
 ) -> tuple[Market, str | None]:
     """Return the market with the stocks to predict, and a notice for the user, if there is one.
 
-    A market with a table of members keeps these, whatever the user asks for; the notice says how
-    many of them have no prices. For other markets, `universe` asks for the market's own "list" or
-    the stocks of the "source". The list is taken, too, if the source cannot list its stocks. If the
-    user asks for neither (None), the list is taken, but the source's stocks where the market has no
-    list, and where the source lacks more of it than the market's checks allow. In the last case the
-    notice says so.
-
-    Raises UsageError if the list is to be taken and the market has none.
+    A table of members is kept. Else `universe` asks for the "list" or the stocks of the "source",
+    by default the list, but the source's stocks without a list, and, with a notice, where the
+    source lacks more of it than the market's checks allow. Raises UsageError where the list is to
+    be taken and there is none.
     """
     source_symbols = source.symbols()
     if market.members is not None:
@@ -290,10 +278,7 @@ def _with_stocks_of_prices(market: Market, symbols: Sequence[str]) -> Market:
 
 
 def _unpriced_members(market: Market, source_symbols: Sequence[str] | None) -> str | None:
-    """Say how many stocks of a table of members the source lacks; None where it lacks none.
-
-    None too where the source cannot list its stocks.
-    """
+    """Say how many stocks of a table of members the source lacks; None where none, or not known."""
     if source_symbols is None:
         return None
     lacking = set(market.symbols) - set(source_symbols)

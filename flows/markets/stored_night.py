@@ -35,12 +35,10 @@ LAST_STAGES = ("score", "paper account", "drift", "report")
 
 @dataclass(frozen=True)
 class Night:
-    """Hold how a night ended.
+    """How a night ended: its row in the store, its page.
 
-    `row` is its row in the store, `report` its page. If an earlier run had completed the night,
-    `fetch_result` and `scored` are None, and `changed` says how the market's own code has changed
-    since its rankers were trained, or why its file cannot be read; it is empty otherwise, and where
-    the code has not changed.
+    `fetch_result` and `scored` are None if an earlier run had completed it; `changed` then says how
+    the market's own code has changed since its rankers were trained.
     """
 
     row: dict[str, Any]
@@ -56,11 +54,10 @@ class Night:
 
 
 def stored_night(opened: OpenedMarket, as_of: date) -> Night | None:
-    """Return a complete night with its page, or None where `run_night` is needed.
+    """Return a complete night with its page, after cleaning up, or None where `run_night` is
+    needed.
 
-    What a run that was killed after its page may have left undone (states of trainings, an export)
-    is done first, and the line of a run is logged. For a market with the user's own code it always
-    returns None: `run_night` compares the code with that of its rankers.
+    With the user's own code always None: `run_night` compares it.
     """
     row = finished_night(opened, as_of)
     if row is None or opened.market.code is not None:
@@ -87,12 +84,10 @@ def is_complete(row: Mapping[str, Any] | None) -> bool:
 
 
 def missed_nights(opened: OpenedMarket, last: date, limit: int | None = LIMIT) -> list[date]:
-    """Return which of the last `limit` sessions up to `last` lack a complete night, oldest first.
+    """Return which of the last `limit` sessions up to `last` (None: all) lack a complete night.
 
-    A night whose run ended between its predictions and its page is among them: it has stages, but
-    not the last. Without a limit (None), they are of all sessions. Sessions before the market's
-    first complete night are not missed, nor are those that a night `passed_over`. If there is no
-    complete night up to `last`, only `last` itself is.
+    A night without its last stage is among them; sessions before the first complete night and those
+    `passed_over` are not. Without a complete night: `last`.
     """
     complete = _complete(opened)["as_of"]
     first = last if complete.empty else min(complete.min().date(), last)
@@ -110,10 +105,9 @@ def missed_nights(opened: OpenedMarket, last: date, limit: int | None = LIMIT) -
 
 
 def passed_over(opened: OpenedMarket, days: Iterable[date]) -> dict[date, date]:
-    """Return, by session of `days`, the complete night before it that predicted one after it.
+    """Return, by session of `days`, the complete night before that predicted a session after it.
 
-    The calendar got the session later, and the prediction of its target stays as it is: it has no
-    night of its own, and the log says so.
+    The calendar got the session later; it has no night of its own, and the log says so.
     """
     complete = _complete(opened)
     as_of, target = complete["as_of"], complete["target"]
@@ -141,10 +135,9 @@ def _complete(opened: OpenedMarket) -> pd.DataFrame:
 
 
 def last_stage_done(opened: OpenedMarket, completed: Mapping[str, Any]) -> str | None:
-    """Return the last of `LAST_STAGES` that a complete night need not run again; None for none.
+    """Return the last of `LAST_STAGES` done after predictions and the newest fetch, or None.
 
-    It was done after the night's predictions and after the newest fetch up to its session. The
-    stage that writes the page is not done where the page is gone.
+    That of the page is not done where the page is gone.
     """
     as_of = completed["as_of"]
     with reading(opened.engine) as conn:
@@ -166,9 +159,6 @@ def last_stage_done(opened: OpenedMarket, completed: Mapping[str, Any]) -> str |
 
 
 def page_file(opened: OpenedMarket, as_of: date, level: float) -> Path:
-    """Return the path of the page of a night at a level of its directions, written or not.
-
-    The name has the level only where it is not the market's own.
-    """
+    """Return the path of a night's page, with the level where it is not the market's own."""
     level_in_name = "" if level == opened.market.level else f"-level-{level:g}"
     return reports_folder() / opened.name / f"{as_of}{level_in_name}.html"

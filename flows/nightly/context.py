@@ -1,8 +1,4 @@
-"""Add to an opened market the experiment that its nights train, and read its bars.
-
-The experiment is the model of a market with its settings. A night reads its prices once, and cuts
-them for each of its stages.
-"""
+"""Add to an opened market the experiment that its nights train, and read its bars."""
 
 import hashlib
 import logging
@@ -79,10 +75,7 @@ def with_experiment(opened: OpenedMarket, request: RunRequest) -> MarketContext:
 
 
 def newest_source(context: OpenedMarket) -> str | None:
-    """Return the name of the source that the stored bars were last fetched from, None if unknown.
-
-    The source of a context may be the store itself, which does not say where its bars came from.
-    """
+    """Return the source that the stored bars were last fetched from, None if unknown."""
     with reading(context.engine) as conn:
         name: str | None = read_value(
             conn, "price_fetch", "source", market=context.name, order="-known_at"
@@ -101,10 +94,7 @@ def experiment_for(market: Market) -> Experiment:
 
 
 def experiment_of(run: Mapping[str, Any]) -> Experiment:
-    """Return the experiment of a run, from its row.
-
-    Raises DtmlError for settings that this version lacks.
-    """
+    """Return the experiment of a run's row; raises DtmlError for unknown settings."""
     config = dict(run["config"])
     # Runs whose model has a gain per stock list its stocks too: they are no setting.
     config.pop("stocks", None)
@@ -126,10 +116,9 @@ def experiment_of(run: Mapping[str, Any]) -> Experiment:
 def read_bars(
     context: MarketContext, first: date, last: date, known_at: datetime | None = None
 ) -> pd.DataFrame:
-    """Read the bars of first..last as known at a moment (None: now).
+    """Read the bars of first..last as known at a moment (None: now), with each one's `known_at`.
 
-    `known_at` of each row is the moment since which it is known. Raises DtmlError when there is no
-    bar.
+    Raises DtmlError when there is none.
     """
     with reading(context.engine) as conn:
         bars = stored_prices.prices(conn, context.name, first, last, known_at=known_at)
@@ -156,10 +145,7 @@ def no_bars_error(market: str, first: date, last: date, known_at: datetime | Non
 def stored_bars(
     context: MarketContext, first: date, last: date, known_at: datetime | None = None
 ) -> tuple[pd.DataFrame, datetime]:
-    """Read the bars of `read_bars` without their column `known_at`, and return its newest moment.
-
-    This moment is the watermark of the bars.
-    """
+    """Read bars as `read_bars`, without `known_at`, and its newest moment, their watermark."""
     return with_watermark(read_bars(context, first, last, known_at))
 
 
@@ -170,10 +156,9 @@ def with_watermark(bars: pd.DataFrame) -> tuple[pd.DataFrame, datetime]:
 
 
 def quotes_of(context: MarketContext, bars: pd.DataFrame, symbols: tuple[str, ...]) -> Quotes:
-    """Return the prices at which these symbols could be traded, from the first bar to the last.
+    """Return the prices at which these stocks, or the index alone, could be traded on all sessions.
 
-    `symbols` are stocks, or the index alone. Limits on prices are those of the market's file. A
-    warning is logged where no stock has an open of its own.
+    A warning is logged where no stock has an open of its own.
     """
     with reading(context.engine) as conn:
         quotes = quotes_on(conn, context.market, bars, symbols)
@@ -194,10 +179,10 @@ def _are_closes_alone(bars: pd.DataFrame) -> bool:
 def quotes_on(
     conn: Connection, market: Market, bars: pd.DataFrame, symbols: tuple[str, ...]
 ) -> Quotes:
-    """Return the quotes of `quotes_of`, without its warning, over an open connection.
+    """Return the quotes of `quotes_of`, without its warning.
 
-    A bar that was rejected for a leap after which the price stayed is not among `bars`. The quotes
-    are told of it, so that they compare no price before the leap with one after it.
+    They are told of bars rejected for a leap after which the price stayed, so that they compare no
+    price across it.
     """
     days = bars["session"]
     sessions = sessions_between(market.calendar, days.min().date(), days.max().date())
@@ -222,10 +207,7 @@ def quotes_on(
 
 
 def save_universe(conn: Connection, context: MarketContext) -> None:
-    """Record the market's index and stocks, and when each was a constituent.
-
-    The text of the file that defines the market is recorded too, if the market has one.
-    """
+    """Record the market's index, stocks and constituents, and its defining file, if any."""
     market = context.market
     if market.file is not None:
         path, text = market.file
@@ -275,10 +257,7 @@ USUAL_SESSIONS = SESSIONS_FOR_GAPS + max(RANKER_SESSIONS, features.HISTORY + dri
 
 @dataclass
 class HeldBars:
-    """Read the bars of a market up to the session `last`, as known at a moment (None: now).
-
-    `bars` are those of first..last, of all symbols; both fields are None until something is read.
-    """
+    """The bars of first..last of all symbols, as known at a moment (None: now); None until read."""
 
     engine: Engine
     market: str
@@ -291,12 +270,10 @@ class HeldBars:
     def between(
         self, first: date, last: date, symbols: Collection[str] | None = None
     ) -> pd.DataFrame:
-        """Return the bars of first..last, of all symbols or of these `symbols` alone.
+        """Return the bars of first..last, with `known_at`, of all symbols or of these alone.
 
-        They have the column `known_at`, and are cut from the bars held, which reach back to the
-        earliest session ever asked for. They are read for this call alone if `last` lies after
-        `self.last`, and if only some `symbols` are asked for from before what is held: a long
-        history of a few symbols does not make the night read that of all.
+        They are cut from the bars held, from the earliest session ever asked for. What lies after
+        `self.last`, or earlier of some `symbols` alone, is read for this call.
         """
         held_from = self.first or self.usual_first
         if last > self.last or (symbols is not None and first < held_from):
@@ -315,10 +292,10 @@ class HeldBars:
 
 @dataclass
 class Tonight:
-    """Hold one night of one market; its steps fill it from left to right (`flows.nightly.night`).
+    """One night of one market, filled by its steps from left to right (`flows.nightly.night`).
 
-    It predicts from the session `as_of`, from bars as known at `known_at` (None: now). Bars are
-    read once, when a step first asks for them. What no step has filled yet cannot be read.
+    It predicts from the session `as_of` and bars as known at `known_at` (None: now), read when
+    first asked for.
     """
 
     context: MarketContext
@@ -359,10 +336,10 @@ class Tonight:
             return runs.run(conn, self.row["run_id"])
 
     def known(self, first: date) -> tuple[pd.DataFrame, datetime]:
-        """Return the bars from `first` on as the night knew them, and their watermark.
+        """Return the bars from `first` on as the night knew them, without `known_at`, and its
+        newest moment.
 
-        The watermark is the newest `known_at` of these bars, a column that they no longer have.
-        Raises DtmlError when there are no such bars.
+        Raises DtmlError when there are none.
         """
         bars = self._known.between(first, self.as_of)
         if bars.empty:
@@ -372,9 +349,8 @@ class Tonight:
         return bars, watermark
 
     def newest_or_error(self, first: date) -> pd.DataFrame:
-        """Return the newest version of the bars from `first` on, without the column `known_at`.
-
-        Raises DtmlError when there are no such bars.
+        """Return the newest bars from `first` on, without `known_at`; raises DtmlError when there
+        are none.
         """
         bars = self.newest(first)
         if bars.empty:
@@ -388,27 +364,19 @@ class Tonight:
     def newest(
         self, first: date, last: date | None = None, symbols: Collection[str] | None = None
     ) -> pd.DataFrame:
-        """Return the newest version of the bars of first..last, with the column `known_at`.
-
-        `last` is `as_of` by default, and may lie after it. There may be no such bars.
+        """Return the newest bars of first..last, by default `as_of`, with `known_at`; there may be
+        none.
         """
         return self._newest.between(first, last or self.as_of, symbols)
 
 
 def digest_of(bars: pd.DataFrame) -> str:
-    """Return a digest of bars, without their column `known_at`.
-
-    So it is the same for equal bars, whenever they were fetched.
-    """
+    """Return a digest of bars, whenever they were fetched."""
     return _digest(bars.drop(columns="known_at"))
 
 
 def digest_of_rejected(context: MarketContext, bars: pd.DataFrame) -> str:
-    """Return a digest of the bars that were rejected on the sessions of `bars`.
-
-    They decide figures as well: a portfolio compares no price before a rejected leap with one after
-    it.
-    """
+    """Return a digest of the bars rejected on these sessions: leaps decide figures too."""
     days = bars["session"]
     first = days.min().date()
     last = days.max().date()

@@ -1,7 +1,4 @@
-"""Watch for drift after each night: in inputs, in the ranker's skill, in the band's coverage.
-
-What the night sees is compared with what its model was trained on (`dtml.evaluation.drift`).
-"""
+"""Watch for drift after each night: in inputs, in the ranker's skill, in the band's coverage."""
 
 import json
 import logging
@@ -33,11 +30,9 @@ log = logging.getLogger(__name__)
 
 
 def watch_drift(tonight: Tonight) -> None:
-    """Measure the drift of a night, and store a row for each measure, whether it drifted or not.
+    """Store a row for each measure of drift that can be judged yet; stored rows stay.
 
-    A measure that cannot be judged yet has no row. Rows that are already stored stay as they are. A
-    summary of the training's inputs is kept in a file (`_inputs_of_training`). If the inputs cannot
-    be compared, a warning says so, and only the other measures are stored.
+    Where inputs cannot be compared, a warning says so.
     """
     context = tonight.context
     as_of = tonight.as_of
@@ -76,11 +71,7 @@ def watch_drift(tonight: Tonight) -> None:
 
 
 def _inputs_of_training(context: MarketContext, run: Mapping[str, Any]) -> Inputs:
-    """Return a summary of the inputs that a run was trained on.
-
-    It is read from the run's file, or measured and written there where the file is missing or
-    damaged.
-    """
+    """Return a summary of the inputs that a run was trained on, from its file or measured anew."""
     file = data_folder() / "models" / f"{run['id']}-inputs.json"
     with suppress(OSError, ValueError, TypeError):
         return Inputs(**json.loads(file.read_text()))

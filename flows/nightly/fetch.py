@@ -64,12 +64,11 @@ FEW_SYMBOLS = 100
 
 
 def check_bars(context: MarketContext, bars: pd.DataFrame, last: date, market_size: int) -> Checked:
-    """Check bars, and reject a symbol's first bar again if an earlier fetch rejected it.
+    """Check bars, and reject a symbol's first bar again if an earlier fetch rejected it by a
+    neighbour.
 
-    The earlier fetch compared such a bar with a neighbour (`NEEDS_NEIGHBOURS`). This fetch begins
-    with it, so it would pass, and the next bar would be compared with a bad one. So it is set
-    aside, and the other bars are checked again, until every symbol begins with a bar that was not
-    so rejected before. The bars set aside are among those rejected, with the earlier reason.
+    Otherwise this fetch, which begins with it, would accept it and compare the next bar with it. It
+    is repeated until every symbol begins with a bar that was not so rejected (`NEEDS_NEIGHBOURS`).
     """
     checked = _check(context, bars, last, market_size)
     set_aside = [checked.rejected[:0]]  # an empty frame with the right columns
@@ -102,11 +101,9 @@ def _check(context: MarketContext, bars: pd.DataFrame, last: date, market_size: 
 
 
 def _rejected_before(context: MarketContext, accepted: pd.DataFrame) -> pd.DataFrame:
-    """Return the first accepted bar of each symbol where an earlier fetch rejected that bar.
+    """Return the first accepted bar of each symbol that an earlier fetch rejected by a neighbour.
 
-    Only rejections for one of the reasons in `NEEDS_NEIGHBOURS` count: the other rules judge a bar
-    by itself, and this fetch has applied them too. Columns: symbol, session, and the reason and
-    value of the earlier rejection.
+    Columns: symbol, session, reason, value.
     """
     first_bars = accepted.loc[accepted.groupby("symbol")["session"].idxmin(), ["symbol", "session"]]
     if first_bars.empty:
@@ -122,9 +119,8 @@ def _rejected_before(context: MarketContext, accepted: pd.DataFrame) -> pd.DataF
 
 
 def bars_shown_bad(bars: pd.DataFrame, rejected: pd.DataFrame) -> pd.DataFrame:
-    """Return the rejected bars that only a later bar showed to be bad, with all their columns.
-
-    An earlier fetch may have accepted and stored them. The column `reason` says what is wrong.
+    """Return the rejected bars that only a later bar showed to be bad, with `reason`: they may be
+    stored.
     """
     in_hindsight = rejected["reason"].isin(HINDSIGHT)
     reasons = rejected.loc[in_hindsight, ["symbol", "session", "reason"]]
@@ -152,11 +148,10 @@ def stored_beside(context: MarketContext, bars: pd.DataFrame, last: date) -> pd.
 def without_lost_adjustments(
     context: MarketContext, stored: pd.DataFrame, brought: Fetched
 ) -> Fetched:
-    """Leave out the symbols whose answer lacks the adjusted closes that the store has.
+    """Leave out, as `malformed`, symbols whose answer lacks the adjusted closes that the store has.
 
-    If their bars were stored, the whole history of such a stock would become unadjusted, and each
-    of its dividends a fall. Their outcome is `malformed`, so the next fetch asks for them again. In
-    a market whose returns come from the close, nothing is left out.
+    Stored, they would turn each dividend into a fall. Nothing is left out where returns come from
+    the close.
     """
     symbols = []
     if context.market.returns == "adj_close":
@@ -181,10 +176,9 @@ def without_lost_adjustments(
 
 
 def bars_of_other_unit(stored: pd.DataFrame, fresh: pd.DataFrame) -> pd.DataFrame:
-    """Return as rejected the fresh bars of each symbol whose prices came in another unit.
+    """Return as rejected the bars of each symbol that come in another unit, as pence called pounds.
 
-    Pence that are called pounds are such a unit: without a split, all closes are a power of ten of
-    the stored ones, which would all be replaced. Both arguments are bars frames.
+    Without a split, all its closes are then one power of ten of the stored ones.
     """
     found = rescaled(stored, fresh)
     bars = fresh.merge(found[found["is_unit"]], on="symbol")
@@ -199,10 +193,7 @@ def bars_of_other_unit(stored: pd.DataFrame, fresh: pd.DataFrame) -> pd.DataFram
 
 
 def same_bars(conn: Connection, context: MarketContext, last: date) -> pd.DataFrame:
-    """Return `symbol, reason, value` of the stored stocks that have the bars of another one.
-
-    Only those that share their newest bar up to `last` are compared further.
-    """
+    """Return `symbol, reason, value` of the stored stocks that have the bars of another one."""
     calendar = context.market.calendar
     recent = sessions_up_to(calendar, last, RECENT)[0].date()
     newest = prices.prices(conn, context.name, recent, last).groupby("symbol").tail(1)
@@ -221,10 +212,9 @@ def doubtful_stocks(
 ) -> pd.DataFrame:
     """Return `symbol, reason, value` of stocks with doubtful dates, closes or actions.
 
-    `stored` has the stored bars of the sessions fetched. `with_index` has the accepted bars and
-    those of the index, which may have come in an earlier part. If few bars of a stock with a new
-    action came, its stored ones from `begin` on are added. Adjusted closes are judged only where
-    the market's returns come from them.
+    `stored` are the bars of the sessions fetched, `with_index` the accepted ones with the index's.
+    If few bars of a stock with a new action came, its stored ones from `begin` on are added.
+    Adjusted closes are judged only where returns come from them.
     """
     market = context.market
     known_actions = stored[has_actions(stored)]
@@ -279,13 +269,12 @@ def require_sessions(context: MarketContext, bars: pd.DataFrame) -> None:
 
 
 def fault_of_dates(context: MarketContext, bars: pd.DataFrame) -> str | None:
-    """Return in words that more than `OFF_CALENDAR` of a symbol's bars lie on no session.
+    """Return in words that more than `OFF_CALENDAR` of a symbol's bars lie on no session; else
+    None.
 
-    None if no symbol's do. Dates on no session are shifted, or those of another exchange. For a
-    symbol with at least `ENOUGH` bars, the share alone proves it. For one with fewer bars, but at
-    least `ENOUGH_TO_SHIFT`, the bars must also fit the sessions better if all are dated a day later
-    or earlier. If no symbol is wrong by these rules, all bars are judged together: their dates are
-    shifted if all would lie on sessions a day later, or a day earlier.
+    With fewer than `ENOUGH` bars, but at least `ENOUGH_TO_SHIFT`, they must also fit better a day
+    later or earlier. If no symbol is wrong so, the dates are wrong if all bars together would lie
+    on sessions a day later, or earlier.
     """
     if bars.empty:
         return None
@@ -312,11 +301,9 @@ def fault_of_dates(context: MarketContext, bars: pd.DataFrame) -> str | None:
 
 
 def _counts_off_calendar(context: MarketContext, bars: pd.DataFrame) -> pd.DataFrame:
-    """Count the bars of each symbol that are dated on no session.
+    """Count each symbol's `bars`, and those `off` all sessions, now, `a_day_on` and `a_day_back`.
 
-    A row a symbol. Columns: `bars`, all of them; `off`, those dated on no session; `a_day_on` and
-    `a_day_back`, those that would be on none if every bar were dated a day later, or earlier;
-    `first_off`, the first date on no session, missing if there is none.
+    `first_off` is the first date on no session, missing if there is none.
     """
     calendar = context.market.calendar
     day = pd.Timedelta(days=1)
@@ -336,11 +323,7 @@ def _counts_off_calendar(context: MarketContext, bars: pd.DataFrame) -> pd.DataF
 
 
 def _better_day_in_words(counts: pd.Series) -> str:
-    """Return in words how many bars would lie on no session if dated a day later or earlier.
-
-    `counts` is a row of `_counts_off_calendar`. The text is empty if that would not be fewer than
-    now.
-    """
+    """Return in words how many bars would lie on no session a day later or earlier, if fewer."""
     fewest = min(counts["a_day_on"], counts["a_day_back"])
     if fewest >= counts["off"]:
         return ""
@@ -371,9 +354,8 @@ def require_dates_as_stored(
 def require_index_in_step(context: MarketContext, accepted: pd.DataFrame) -> None:
     """Raise DtmlError where the index is dated early or late, or has the closes of a stock.
 
-    Its dates are compared with those of its stocks (`index_fault`), if more than `ENOUGH_OF_INDEX`
-    of its bars were accepted. If at most `FEW_SYMBOLS` symbols came, the stored bars of all symbols
-    are compared with it too.
+    With at most `FEW_SYMBOLS` symbols, it is compared with stored bars too; with `ENOUGH_OF_INDEX`
+    or fewer bars, not at all.
     """
     index = context.market.index.symbol
     sessions = accepted.loc[accepted["symbol"] == index, "session"]
@@ -407,13 +389,12 @@ LATE = 63
 
 @dataclass(frozen=True)
 class FetchResult:
-    """Hold what a fetch brought: counts of bars, and how the source answered for each symbol.
+    """What a fetch brought: counts of bars, and how the source answered for each symbol.
 
-    `rejected` has a row for each rejected bar, `outcomes` one for each symbol asked for. `restated`
-    are the symbols whose past the source has changed. `unadjusted` are the stocks without any
-    adjusted close, in a market whose returns are computed from adjusted closes; theirs are computed
-    from closes. `doubtful` has a row `symbol, reason, value` (in words) for each fault that a
-    stock's bars show only together. `first` has the first session asked for of each symbol.
+    `restated` are the symbols whose past the source has changed; `unadjusted` the stocks without
+    any adjusted close where returns need it, whose returns come from closes. `doubtful` has
+    `symbol, reason, value` for each fault that a stock's bars show only together. `first` is the
+    first session asked for of each symbol.
     """
 
     asked: int = 0  # symbols
@@ -453,10 +434,7 @@ class FetchResult:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """Hold what a fetch is to bring, and from where each symbol was asked for before.
-
-    `first` maps each symbol to the first session wanted of it; `last` is the last session of all.
-    """
+    """The `first` session wanted of each symbol, the `last` of all, and what was asked before."""
 
     first: dict[str, date]
     last: date
@@ -475,15 +453,11 @@ def fetch_bars(
 ) -> FetchResult:
     """Bring the store up to `as_of`, and record what came and what was rejected.
 
-    Only symbols that lack bars are asked for, along with some of their stored sessions, which shows
-    recent restatements; if none lacks any, the result is empty and no fetch is recorded. With
-    `whole`, all that was ever asked for is asked for again, which shows old restatements. Bars are
-    known from the moment they are stored; a test may set `known_at`.
-
-    A symbol whose adjusted prices were restated, as after a split or a dividend, is fetched again
-    from its start; if that fails, none of its bars are stored, and the next fetch finds the
-    restatement again. Raises DtmlError for wrong dates, a wrong index (`_checked_part`) or a
-    feed of the user's own that is refused, and StoreError under a wrong clock.
+    Symbols that lack bars are asked for, with some stored sessions, which shows recent
+    restatements; with `whole`, all that was ever asked for. A symbol whose adjusted prices were
+    restated is fetched again from its start; if that fails, none of its bars are stored. Raises
+    DtmlError for wrong dates, a wrong index or a refused feed of the user's own, StoreError under a
+    wrong clock.
     """
     with transaction(context.engine) as conn:
         save_universe(conn, context)
@@ -515,9 +489,9 @@ def fetch_bars(
 
 @dataclass(frozen=True)
 class _Part:
-    """Hold some symbols' bars, fetched and checked, until all parts are stored together.
+    """Some symbols' bars, fetched and checked, until all parts are stored together.
 
-    A single part waits in memory. Of several parts each waits in a file, so that memory holds one.
+    Several parts wait in files, so that memory holds one.
     """
 
     held: pd.DataFrame | Path
@@ -612,10 +586,10 @@ def _store_parts(
 
 
 def _parts(context: MarketContext, wanted: _Wanted, folder: Path) -> Iterator[_Part]:
-    """Fetch and check the symbols wanted, at most `SYMBOLS_AT_ONCE` at a time.
+    """Fetch and check the symbols wanted, at most `SYMBOLS_AT_ONCE` at a time, until a source is
+    silent.
 
-    Once a source stops answering, it is not asked again. Several parts leave their bars in files in
-    `folder`. If only a computed index is wanted, there is one empty part, for `FetchResult.of`.
+    There is one empty part where only a computed index is wanted.
     """
     asked = list(wanted.asked.items())
     stopped = ""  # the reason why the source stopped answering; empty while it answers
@@ -656,7 +630,7 @@ def _ask_source(
 def _checked_part(
     context: MarketContext, wanted: _Wanted, brought: Fetched, index_bars: pd.DataFrame
 ) -> _Part:
-    """Fetch the restated symbols of a part again from their start, and check all bars of the part.
+    """Fetch restated symbols of a part again from their start, and check all its bars.
 
     Raises DtmlError where dates or the index are wrong.
     """
@@ -695,10 +669,9 @@ def history_start(context: MarketContext, as_of: date) -> date:
 
 
 def _wanted(context: MarketContext, as_of: date, *, whole: bool) -> _Wanted:
-    """Return what to fetch: what the store lacks up to `as_of`, or with `whole` all of its history.
+    """Return what the store lacks up to `as_of`, or with `whole` all of its history.
 
-    The store may lack the newest sessions, and earlier ones that were never asked for. A symbol
-    that lacks some is fetched from before its last ex-day if its prices contradict a dividend.
+    A symbol whose prices contradict a dividend is fetched from before its last ex-day.
     """
     with reading(context.engine) as conn:
         stored = prices.last_sessions(conn, context.name)
@@ -751,8 +724,8 @@ def _before_unadjusted_dividends(
 ) -> dict[str, date]:
     """Return the session before the last ex-day of each stock whose prices contradict a dividend.
 
-    A source may adjust the past days after it recorded the dividend. Only bars from before the
-    ex-day show that, so they are asked for again, until `LATE` sessions have passed.
+    A source may adjust the past days later; they are asked for again until `LATE` sessions have
+    passed.
     """
     calendar = context.market.calendar
     warnings = read(conn, "price_warning", market=context.name, order="symbol, reason")
@@ -771,14 +744,12 @@ def _before_unadjusted_dividends(
 def _with_restated_histories(
     context: MarketContext, wanted: _Wanted, brought: Fetched
 ) -> tuple[Fetched, list[str], pd.DataFrame, pd.DataFrame]:
-    """Fetch restated symbols again from their start; return all that was brought, and three values.
+    """Fetch restated symbols again from their start, whose second answers replace the first.
 
-    They are the restated symbols, the stored bars of the fetched sessions, and the bars that were
-    rejected because they came in another unit. Symbols that came from their start are not fetched
-    again. For the others, the second answers replace the first ones; a symbol without a second
-    answer then has no bars, because a part of a restated history must not be stored. Unless the
-    whole history is fetched, symbols that lost adjusted closes and bars in another unit are left
-    out, and DtmlError is raised for bars dated a session off.
+    Returns all that was brought, the restated symbols, the stored bars of the fetched sessions, and
+    the bars rejected for another unit. A symbol without a second answer has no bars. Unless the
+    whole history is fetched, symbols that lost adjusted closes are left out, and DtmlError is
+    raised for bars dated a session off.
     """
     stored = stored_beside(context, brought.bars, wanted.last)
     other_unit = pd.DataFrame(columns=REJECTED)
@@ -814,12 +785,10 @@ def _with_restated_histories(
 def _computed_index(
     context: MarketContext, wanted: _Wanted, parts: Sequence[_Part]
 ) -> pd.DataFrame:
-    """Return the bars that the store lacks of an index that is computed from its constituents.
+    """Return the bars that the store lacks of an index computed from its constituents.
 
-    They go on from the stored level of the index. If none of its bars is stored from the first
-    session wanted on, if the history now begins earlier than before, or if a whole history is
-    fetched, the index is computed anew from its start. No bars are returned for an index that a
-    source has, or that lacks none.
+    It goes on from its stored level, or starts anew where none is stored, the history begins
+    earlier, or a whole history is fetched.
     """
     symbol = context.market.index.symbol
     first = wanted.first.get(symbol) if symbol in wanted.computed else None

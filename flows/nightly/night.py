@@ -1,10 +1,8 @@
 """Run one night of one market: a tuple of steps, each of which does its work on `Tonight`.
 
 A night belongs to a closed session, and predicts the one after it. `PREDICTING` ends with its
-predictions stored; any of its steps may refuse the night. `AFTERWARDS` scores earlier predictions,
-follows the ranking in the paper account, measures whether inputs, skill and coverage are still as
-in the training, and writes the page; each of its steps may run again. Of missed nights, which the
-store knows, the bars are fetched together; they run in order.
+predictions stored, and may refuse the night; each step of `AFTERWARDS` may run again. The bars of
+missed nights are fetched together; the nights run in order.
 """
 
 import logging
@@ -83,10 +81,9 @@ class NightRefusedError(DtmlError):
 
 
 class BarsMissingError(DtmlError):
-    """Say which bars a night lacks; `may_pass` says that another try may bring them soon.
+    """Which bars a night lacks; `may_pass` if another try may bring them soon.
 
-    The status "no_data" is an answer. With any other, the source was out of reach, limited the rate
-    of requests, or sent what cannot be read.
+    The status "no_data" is an answer; others mean that the source failed.
     """
 
     def __init__(self, message: str, failures: pd.DataFrame) -> None:
@@ -126,8 +123,7 @@ def require_bars(tonight: Tonight) -> None:
 def _cause(fetch_result: FetchResult, symbols: set[str], as_of: date) -> str:
     """Return the most common reason why symbols lack a session's bar, and what to do if anything.
 
-    Symbols that the source did not answer give the reason. If there are none, the bars of these
-    symbols and of the session that the fetch rejected give it.
+    Symbols without an answer come first, then bars that the fetch rejected.
     """
     failed = fetch_result.failures[fetch_result.failures["symbol"].isin(symbols)]
     if not failed.empty:
@@ -189,11 +185,11 @@ def require_predictions(tonight: Tonight) -> None:
 
 
 def store(tonight: Tonight) -> None:
-    """Store the predictions, the ranking and the end of the night in one transaction.
+    """Store the predictions, attention, rules' directions, ranking and end of the night, or
+    nothing.
 
-    Which stocks looked at which, and the directions of the naive rules, are stored in it too. A
-    night that another process has completed meanwhile stays as it is. There may be one, because the
-    market's lock on PostgreSQL ends with the connection that holds it (`db.connection.locks`).
+    A night that another process has completed meanwhile stays: the lock on PostgreSQL ends with its
+    connection.
     """
     context = tonight.context
     market = context.name
@@ -259,10 +255,8 @@ def refuse_without_target(tonight: Tonight) -> None:
 
 
 def freeze(tonight: Tonight) -> None:
-    """Add to the market's chain each night that is new or was run again.
-
-    A file that does not fit the store, or cannot be read or written, is left as it is, with a
-    warning.
+    """Add new nights, and those run again, to the market's chain; warn of a file that cannot be
+    extended.
     """
     context = tonight.context
     try:
@@ -343,17 +337,13 @@ def run_night(
 ) -> Night:
     """Run the steps of a night, up to its stored predictions, and those after; return how it ended.
 
-    `stage` runs the work of each stage: directly, or as a task of a flow. The model sees bars as
-    known at the moment `known_at` (None: now). The predictions of a complete night stay as they
-    are, and of the steps after them only those run that are not done, as the table night_stage
-    says. A night that was interrupted or refused is run again as a whole; bars and trainings that
-    are stored already serve it. Where the calendar does not know the next session yet, a night
-    fetches, stores and scores, and is refused; it predicts once the calendar has been extended.
+    `stage` runs each stage: directly, or as a task of a flow. The model sees bars as known at
+    `known_at` (None: now). A complete night stays, but for steps after it that are not done
+    (night_stage). One that was interrupted or refused is run again. Where the calendar does not
+    know the next session yet, it fetches, stores, scores, and is refused.
 
-    The night's end is logged in one line. Raises NightRefusedError, after recording the reason,
-    when an expected failure, such as missing bars or lost weights, prevents predictions, and
-    StoreBusyError when another process is working on the market, be it a night, a training or a
-    fetch.
+    Raises NightRefusedError, after recording the reason, for an expected failure, such as missing
+    bars or lost weights, and StoreBusyError when another process works on the market.
     """
     with (
         logged_run("night", market=context.name, night=as_of) as run,
@@ -440,11 +430,7 @@ def _take(tonight: Tonight, step: Step, stage: Stage) -> None:
 
 
 def _own_code_change(context: MarketContext, as_of: date) -> str:
-    """Say how the market's own code has changed since its rankers were trained; empty if not.
-
-    A file that cannot be read does not count as changed: the words say why it cannot. The next
-    night audits the new code.
-    """
+    """Say how the market's own code has changed since its rankers were trained; empty if not."""
     with reading(context.engine) as conn:
         latest = latest_trained(conn, "ranker", context.name, on_or_before=as_of)
     if not latest:
@@ -455,10 +441,7 @@ def _own_code_change(context: MarketContext, as_of: date) -> str:
 
 @contextmanager
 def _recording_refusal(tonight: Tonight) -> Iterator[None]:
-    """Record why a night failed; raise NightRefusedError for the failures that a night can expect.
-
-    Other exceptions are recorded too, and raised as they are.
-    """
+    """Record why a night failed; raise NightRefusedError for what a night can expect."""
     try:
         yield
     except (DtmlError, StoreError, OSError) as error:
@@ -499,10 +482,7 @@ class CaughtUp:
 
     @property
     def reason(self) -> str:
-        """Return why nights were refused: the first of them in full, the others by their day.
-
-        At least one night must have been refused.
-        """
+        """Return why nights were refused: the first of them in full, the others by their day."""
         first, *others = self.refused.items()
         _, error = first
         if not others:
@@ -514,8 +494,7 @@ class CaughtUp:
 def known_then(context: MarketContext, day: date) -> datetime | None:
     """Return the moment for which a missed night of `day` reads its bars; None stands for now.
 
-    It is the open of the session that the night predicts, if enough bars of `day` were known by
-    then. It is now if too few were, or if the calendar does not know that session.
+    The open of the session predicted, if enough bars of `day` were known by then.
     """
     calendar = context.market.calendar
     target = next_known_session(calendar, day)
@@ -529,22 +508,19 @@ def known_then(context: MarketContext, day: date) -> datetime | None:
 
 
 def catch_up(context: MarketContext, last: date, run: Callable[..., Night] = run_night) -> CaughtUp:
-    """Run the missed nights up to `last`; after one that fails the next ones still run.
+    """Run the missed nights up to `last`, each from bars known in time, where enough were
+    (`known_then`).
 
-    `missed_nights` says which nights are missed. The source is asked once, for the bars of all of
-    them. A night predicts from the bars that were known before the session that it predicts, if
-    these are enough; otherwise from those known now, up to its own session. `run` takes the
-    arguments of `run_night`; a flow passes one whose stages are tasks. Raises StoreBusyError when
-    another process is working on the market.
+    The source is asked once for all. `run` takes the arguments of `run_night`. Raises
+    StoreBusyError when another process works on the market.
     """
     answers: list[FetchResult | Exception] = []
 
     def fetch_once(tonight: Tonight) -> None:
-        """Fetch for all nights when the first one asks; each gets its part of the answer.
+        """Fetch for all nights when the first one asks; if that fails, every night is refused.
 
-        All that was fetched and stored counts for the last night, so that all nights together count
-        each bar once. An earlier one has only the rejected bars of its own day; what the source
-        answered for each symbol concerns every night. If the fetch fails, every night is refused.
+        All that was fetched counts for the last night; an earlier one has the rejected bars of its
+        day.
         """
         if not answers:
             try:

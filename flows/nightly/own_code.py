@@ -1,9 +1,7 @@
-"""Train a user's own code, and ask it for scores in a market's nights.
+"""Train a user's own code, and ask it for scores in nights, which go on without it where it fails.
 
-If the own code fails, a night goes on without it.
-
-Stored rankers hold the text of the own code that they were trained with. It runs only if this user
-once gave it in a market's file (`flows.markets.files`).
+Stored rankers hold the text of the code, which runs only if this user once gave it in a market's
+file (`flows.markets.files`).
 """
 
 import logging
@@ -30,10 +28,9 @@ log = logging.getLogger(__name__)
 
 
 def own_code_record(context: MarketContext) -> dict[str, Any]:
-    """Return what a training records of the market's own code, under the key `OWN`.
+    """Return what a training records of the market's own code under `OWN`; empty without any.
 
-    It has the name and SHA-256 of the file, and `max_rank_ic` where the market's file sets it. A
-    market without own code has an empty record.
+    The file's name and SHA-256, and `max_rank_ic` where set.
     """
     file = context.market.code
     if file is None:
@@ -45,11 +42,10 @@ def own_code_record(context: MarketContext) -> dict[str, Any]:
 
 
 def change(context: MarketContext, config: Mapping[str, Any]) -> tuple[bool, str]:
-    """Return whether the market's own code differs from that in a training's `config`, and how.
+    """Return whether the market's own code differs from that in a training's `config`, and how in
+    words.
 
-    The name of the file, the first 12 digits of its SHA-256 and the market's `max_rank_ic` are
-    compared. The second value says in words what differs; it is empty where nothing does. A file
-    that cannot be read counts as the same, and the words say why it cannot.
+    A file that cannot be read counts as the same, and the words say why.
     """
     try:
         record_now = own_code_record(context).get(OWN, {})
@@ -63,10 +59,7 @@ def change(context: MarketContext, config: Mapping[str, Any]) -> tuple[bool, str
 
 
 def _record_in_words(record: Mapping[str, Any]) -> str:
-    """Say which file a training recorded, and the highest rank IC that the market believes, if set.
-
-    `record` is what `own_code_record` has under `OWN`; empty is "none".
-    """
+    """Say which file a training recorded under `OWN`, and the highest rank IC believed, if set."""
     if not record:
         return "none"
     words = f"{record['file']} ({str(record['sha256'])[:12]})"
@@ -78,11 +71,10 @@ def _record_in_words(record: Mapping[str, Any]) -> str:
 def train_own(
     context: MarketContext, history: History, rankers: Rankers
 ) -> tuple[Rankers, dict[str, Any]]:
-    """Return the rankers with the market's own model added, and what is recorded of it.
+    """Return the rankers with the market's own model added and its text trusted, and a record.
 
-    If the code fails or cannot be read, the rankers come back as they are, and the record says why
-    under "refused"; a rank IC on the validation days that is too good to be true is under "doubt".
-    The text joins those that may run (`trust`). The record is empty for a market without own code.
+    Where the code fails, the record says why under "refused"; a rank IC too good to be true is
+    under "doubt". It is empty for a market without own code.
     """
     if context.market.code is None:
         return rankers, {}
@@ -117,10 +109,11 @@ def doubt_of(context: MarketContext, history: History, scores: Grid, days: slice
 def walk_own(
     context: MarketContext, history: History, folds: Sequence[tuple[slice, slice]]
 ) -> tuple[Grid, Fitted]:
-    """Return the own model's scores over the days of all folds, and the model of the last fold.
+    """Return the own model's scores over the scored days of folds, else NaN, and the last fold's
+    model.
 
-    A fold is a pair of slices of the history's days: those fitted and those scored. Other days have
-    NaN. Raises OwnCodeError if the code fails, UsageError if its file cannot be read.
+    A fold is two slices of days: fitted and scored. Raises OwnCodeError if the code fails,
+    UsageError if its file cannot be read.
     """
     assert context.market.code is not None
     code = IsolatedCode(OwnCode.read(context.market.code), values_folder())
@@ -136,12 +129,10 @@ def values_folder() -> Path:
 def ask_own(
     context: MarketContext, fitted: Fitted, history: History
 ) -> tuple[dict[str, Float[ndarray, " stocks"]], str]:
-    """Return the scores of the last day by the code stored with the rankers, and a note.
+    """Return the last day's scores of the code stored with the rankers, under `OWN`, and a note.
 
-    If the code runs, its scores lie under the key `OWN`, and the note is empty. If it fails or must
-    not run, there are no scores, and the note says why. It may run if the market's file names a
-    file with exactly this text, or if the text is in the trusted folder (`require_trusted`), where
-    this user's trainings put it.
+    Where it fails or must not run, there are none, and the note says why. It may run if the
+    market's file names a file of this text, or the text is in the trusted folder.
     """
     try:
         file = context.market.code
@@ -162,10 +153,8 @@ def ask_own(
 
 
 def trust(code: OwnCode) -> None:
-    """Keep a text that came from this user's own file, so that its models may run it later.
-
-    Where the folder cannot be written, a warning says so: the text then runs as long as the
-    market's file names it.
+    """Keep a text from this user's own file, so that its models may run it later; warn if it cannot
+    be.
     """
     try:
         keep(code.text, file_of(code.text, "py"))
@@ -180,10 +169,8 @@ def trust(code: OwnCode) -> None:
 
 
 def require_trusted(code: OwnCode) -> None:
-    """Raise OwnCodeError for a text that is not in the trusted folder.
-
-    A text is there if this user's nights trained it from a file (`trust`), or if the user moved it
-    there. A text that is not is written to the folder `refused` inside, for the user to read.
+    """Raise OwnCodeError for a text not in the trusted folder, and write it to `refused` to be
+    read.
     """
     if is_trusted(code.text, "py"):
         return

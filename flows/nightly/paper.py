@@ -1,8 +1,7 @@
 """Follow the ranking of each night in a paper account, which holds stocks without real money.
 
-A ranking decides which shares of the account's equity to hold (the targets). They are filled at the
-prices of the next open, at the market's costs. Once the open after that is known, the return
-between the two is booked.
+A ranking decides the shares of the equity to hold, its targets. They are filled at the next open,
+at the market's costs; the return up to the open after it is then booked.
 """
 
 import logging
@@ -56,9 +55,7 @@ INDEX = "index"
 def follow_rankings(tonight: Tonight) -> None:
     """Store the targets of each ranking up to the night, then fill those whose open has passed.
 
-    What is stored never changes, so this may run at any time and again. The targets are stored in
-    one transaction, and the returns and positions in another. An error of the account is only a
-    warning: the night still gets its page, and the next night goes on from what is stored.
+    What is stored never changes. An error is a warning: the next night goes on from what is stored.
     """
     context = tonight.context
     try:
@@ -83,11 +80,10 @@ def follow_rankings(tonight: Tonight) -> None:
 
 
 def _new_targets(context: MarketContext, as_of: date) -> Iterator[dict[str, object]]:
-    """Yield a row for each stock to hold after each ranking that has no targets yet, oldest first.
+    """Yield `target, symbol, weight, kept` for each ranking after the last with targets, oldest
+    first.
 
-    Rankings before the last one that has targets get none. A row is `target, symbol, weight, kept`,
-    as `save_targets` stores it. `weight` is the share of the equity to hold, and `kept` says that
-    the stock was a target before and is not traded.
+    `weight` is the share of the equity; `kept`: it was a target before, and is not traded.
     """
     trading = context.market.trading
     calendar = context.market.calendar
@@ -141,24 +137,18 @@ def _new_targets(context: MarketContext, as_of: date) -> Iterator[dict[str, obje
 
 @dataclass(frozen=True)
 class _Booked:
-    """Hold the new returns of the account and its yardsticks, and what it held after each new fill.
-
-    The columns are those that `db.rows.paper_account.save_paper_account` stores.
-    """
+    """The new returns of the account and its yardsticks, and what it held after each new fill."""
 
     returns: pd.DataFrame
     positions: pd.DataFrame
 
 
 def _new_bookings(tonight: Tonight) -> _Booked | None:
-    """Return the results of the fills up to the night whose return is not booked yet.
+    """Return the results of the fills up to the night whose return is not booked; None without any.
 
-    None where there is nothing to fill. Until a return is booked, the fills begin with that of the
-    first targets stored, out of cash. Then they go on from what the account held after the fill of
-    the last session booked. A fill shows at once what the account then holds, so `positions` cover
-    every fill. Its return is known only at the next open, so `returns` lack that of the last fill.
-    The next night therefore makes the last fill again, to book its return; the positions stored for
-    it stay as they are.
+    They begin with the first targets, out of cash, or from the holdings after the last fill booked.
+    A fill's return is known only at the next open: the next night makes the last fill again to book
+    it.
     """
     context = tonight.context
     as_of = tonight.as_of
@@ -243,10 +233,9 @@ def _new_bookings(tonight: Tonight) -> _Booked | None:
 def _yardstick_tracks(
     context: MarketContext, bars: pd.DataFrame, quotes: Quotes, fills: pd.DatetimeIndex
 ) -> dict[str, pd.DataFrame]:
-    """Return the tracks of equal parts of the constituents and of the index, at the same fills.
+    """Return the tracks, without costs, of equal parts of the constituents and of the index.
 
-    A constituent without an open at a fill gets no part. Neither track has costs, and their
-    turnover counts as 0.
+    A constituent without an open at a fill gets no part.
     """
     market = context.market
     index_quotes = quotes_of(context, bars, (market.index.symbol,))
@@ -265,11 +254,7 @@ def _yardstick_tracks(
 
 @dataclass(frozen=True)
 class Orders:
-    """Hold what to trade at the open of `target`, and the cash left after it.
-
-    `rows` has a row for each stock to trade, in the columns that `next_orders` describes. Without
-    any, `reason` says why.
-    """
+    """What to trade at the open of `target`, the cash left, and why there is nothing."""
 
     target: date
     rows: pd.DataFrame
@@ -280,15 +265,13 @@ class Orders:
 def next_orders(
     conn: Connection, market: Market, capital: float, holdings: "pd.Series[float] | None" = None
 ) -> Orders | None:
-    """Return the orders that turn the holdings of the last close into the newest night's targets.
+    """Return the orders that turn holdings into the newest night's targets; None without targets.
 
-    None where no night has targets. Columns of the rows: symbol, side ("buy", "sell"), shares,
-    price (the last close), value, cost (as expected), weight (the share of `capital` to hold).
-    `holdings` are numbers of shares by symbol; by default they are those of the paper account if it
-    is worth `capital` at the last close. A held stock that the targets mark as `kept` is not
-    traded; if `holdings` are given, only while its share of `capital` is within KEPT_MULTIPLES of
-    its weight. Raises DtmlError for a stock without a close, and where the paper account has not
-    been filled up to the last open.
+    Columns: symbol, side ("buy", "sell"), shares, price (the last close), value, cost (as
+    expected), weight (share of `capital`). `holdings` are shares by symbol, by default the paper
+    account's, worth `capital` at the last close. A `kept` target is not traded; with given
+    holdings, only within KEPT_MULTIPLES of its weight. Raises DtmlError for a stock without a
+    close, and for an account not filled up to the last open.
     """
     target = read_value(conn, "target_position", "target", market=market.name, order="-target")
     if target is None:
@@ -356,10 +339,7 @@ def _why_none(
     capital: float,
     lot: int,
 ) -> str:
-    """Say why there is no order: the capital is too little for any lot, or what is held suffices.
-
-    The series have an entry for each stock that is held or wanted.
-    """
+    """Say why there is no order: too little capital for a lot, or what is held suffices."""
     parts = weight[weight > 0] * capital
     lot_costs = lot * price[parts.index]
     if (held > 0).any():
@@ -396,8 +376,7 @@ def _no_close_error(without: str, market: Market, *, of_account: bool) -> DtmlEr
 def _is_filled(conn: Connection, market: Market, last: date) -> bool:
     """Return whether the paper account is known to have been filled at the open of `last`.
 
-    The fill of a session books the return after the fill before it. So this is known from the
-    second fill on, also for an account that holds only cash.
+    A fill books the return after the one before: it is known from the second on.
     """
     booked = paper_account.last_booked(conn, market.name)
     return ACCOUNT in booked and booked[ACCOUNT][0] >= previous_session(market.calendar, last)
@@ -406,12 +385,10 @@ def _is_filled(conn: Connection, market: Market, last: date) -> bool:
 def _account_shares(
     conn: Connection, market: Market, last: date, capital: float, bars: pd.DataFrame
 ) -> "pd.Series[float]":
-    """Return the shares that the paper account holds at the close of `last`, in whole lots.
+    """Return the paper account's whole lots at the close of `last`, if it is worth `capital` then.
 
-    The account is taken to be worth `capital` at that close. Shares are rounded down, so that all
-    together are worth no more than the capital. The result is empty if the account holds only cash,
-    or has had no targets. `bars` end with the session `last`. Raises DtmlError where targets were
-    decided up to `last`, but the account has not been filled at its open.
+    Empty where it holds only cash. Raises DtmlError where targets have not been filled at their
+    open.
     """
     positions = read(conn, "paper_position", market=market.name, session=last)
     weight = positions.set_index("symbol")["weight"].astype(float)

@@ -21,11 +21,10 @@ NOT_TRAINED_ON = "the model was trained without it"  # why a stock was left out
 
 @dataclass(frozen=True)
 class Forecast:
-    """Hold the predictions of one night for the session `target`.
+    """The predictions of one night for the session `target`.
 
-    `predictions` has the rows of `dtml.inference.predict` and their `calibrated` probability (NaN
-    for a model that was not calibrated); `gaps` maps each constituent left out to the reason;
-    `known_at` is the watermark of the bars read; `windows` are what the model read.
+    `predictions`: `dtml.inference.predict` with `calibrated` (NaN for an uncalibrated model).
+    `gaps`: the reason for each constituent left out. `known_at`: the watermark of the bars.
     """
 
     target: date
@@ -43,7 +42,7 @@ def predict(tonight: Tonight) -> None:
 def forecast(tonight: Tonight, model: Model) -> Forecast:
     """Return what a model predicts for the next session from the bars that it knew.
 
-    Raises DtmlError where none of the sessions that a window needs has a bar.
+    Raises DtmlError where no session of the window has a bar.
     """
     context = tonight.context
     as_of = tonight.as_of
@@ -62,18 +61,16 @@ def forecast(tonight: Tonight, model: Model) -> Forecast:
 def predict_night(
     context: MarketContext, model: Model, as_of: date, bars: pd.DataFrame
 ) -> pd.DataFrame:
-    """Predict the session after `as_of` for that day's constituents, from bars that end there.
+    """Predict the session after `as_of` for its constituents, from bars of `first_needed`..`as_of`.
 
-    The bars must begin at `first_needed`, so that every caller gets the same prediction to the last
-    bit.
+    Other bars would change the last bits.
     """
     return predict_windows(context, model, night_windows(context, model, as_of, bars))
 
 
 def predict_windows(context: MarketContext, model: Model, windows: Windows) -> pd.DataFrame:
-    """Return the rows of `dtml.inference.predict` for these windows, and the column `calibrated`.
-
-    It is the calibrated probability, NaN for a model that was not calibrated.
+    """Return `dtml.inference.predict` of these windows, and `calibrated`, NaN without a
+    calibration.
     """
     predictions = probabilities(model.ensemble, windows, choose_device(context.device))
     if model.calibration is None:
@@ -83,10 +80,10 @@ def predict_windows(context: MarketContext, model: Model, windows: Windows) -> p
 
 
 def night_windows(context: MarketContext, model: Model, as_of: date, bars: pd.DataFrame) -> Windows:
-    """Return the windows of the session after `as_of`; none when the bars do not end there.
+    """Return the windows of the session after `as_of`, of its constituents; none unless bars end
+    there.
 
-    They have that day's constituents. A model that is tied to its stocks, because it has a gain for
-    each, sees the stocks that it was trained on.
+    A model with a gain for each stock sees the stocks that it was trained on.
     """
     symbols = (
         model.ensemble.symbols if model.ensemble.model.is_tied else context.constituents(as_of)
@@ -101,10 +98,7 @@ def look(context: MarketContext, model: Model, as_of: date, bars: pd.DataFrame) 
 
 
 def attention_of(context: MarketContext, model: Model, tonight: Windows) -> Attention:
-    """Return who looks at whom in the windows of one night, among the stocks observed.
-
-    There may be no such stocks.
-    """
+    """Return who looks at whom in the windows of one night, among the stocks observed."""
     if not tonight.observed.any():
         return Attention((), np.empty((0, 0)))
     # A night has one day: [1 stocks stocks] becomes [stocks stocks].
@@ -125,10 +119,9 @@ class Shortage:
 
 
 def shortage(context: MarketContext, as_of: date, present: set[str]) -> Shortage | None:
-    """Return what is missing for a night if only the symbols `present` have a bar of its session.
+    """Return what a night lacks if only `present` symbols have its bar; None where it can run.
 
-    The index is missing, or more constituents are than the market's checks allow. None where the
-    night can run.
+    The index, or more constituents than the market's checks allow.
     """
     index = context.market.index.symbol
     if index not in present:
@@ -153,10 +146,7 @@ def too_few(context: MarketContext, as_of: date, predictions: pd.DataFrame) -> b
 
 
 def first_needed(context: MarketContext, config: WindowConfig, as_of: date) -> date:
-    """Return the first session that a window ending at `as_of` can read.
-
-    It allows for missing bars.
-    """
+    """Return the first session that a window ending at `as_of` can read, with bars missing."""
     sessions_read = config.history + SESSIONS_FOR_GAPS
     sessions = sessions_up_to(context.market.calendar, as_of, sessions_read)
     return sessions[0].date()

@@ -1,9 +1,8 @@
 """Rank the stocks of each night, best first.
 
-Rankers are trained when they are due, asked for their scores, and scored in turn. Where a market's
-file says `ranker = "earned"`, the first champion, whose ranking a night shows, is chosen by a walk
-through the stored history. Another candidate replaces it when the nights since then have shown that
-it ranks better, by a test that is valid however often it is made (`dtml.evaluation.evidence`).
+Where a market's file says `ranker = "earned"`, the first champion, whose ranking a night shows, is
+chosen by a walk. Another candidate replaces it once nights have shown that it ranks better, by a
+test that is valid however often it is made (`dtml.evaluation.evidence`).
 """
 
 import json
@@ -68,11 +67,9 @@ def choose_ranker(
 ) -> str:
     """Return the ranker whose ranking the night of `as_of` shows.
 
-    It is the one that the market's file names. Where the file says "earned", it is the stored
-    champion of the session after `as_of`. If none is stored, or if the file lists that one no
-    longer, a champion is chosen on the `history` and stored. Without a `history` nothing is stored,
-    and the answer is `otherwise` (the ranker that was chosen when the rankers were trained) or, if
-    that is None, the first candidate listed.
+    The one that the market's file names, or with "earned" the stored champion of the next session.
+    If none of the listed is stored, it is chosen on the `history` and stored; without a `history`
+    it is `otherwise` or the first listed.
     """
     market = context.market
     if market.ranker != EARNED:
@@ -94,9 +91,8 @@ def choose_ranker(
 def _first_champion(context: MarketContext, history: History) -> tuple[str, int]:
     """Return the candidate with the highest mean rank IC in a walk, and its number of rank ICs.
 
-    The walk covers the last WALKED_SESSIONS of the history. Only rankers that train in seconds are
-    walked. Where none of them is a candidate, or the history is too short to walk, return the first
-    candidate listed, and 0.
+    Only rankers that train in seconds are walked, over WALKED_SESSIONS. Where that cannot be: the
+    first listed, and 0.
     """
     candidates = context.market.candidates
     sessions = history.panel.sessions
@@ -123,13 +119,10 @@ def _first_champion(context: MarketContext, history: History) -> tuple[str, int]
 
 
 def promote(conn: Connection, context: MarketContext, as_of: date) -> Mapping[str, Any] | None:
-    """Replace the champion if another candidate has proved better since the champion was chosen.
+    """Replace the champion if another candidate has proved better since, up to `as_of`.
 
-    The new champion's rankings are shown from the first session on that is not ranked yet. Only
-    scores of the sessions up to `as_of` count: a night may be run after later ones. Stores and
-    returns the new row of the table `champion`. Returns None where the champion stays, where none
-    is stored, where the market's file names a fixed ranker, and where the calendar does not know
-    the next session yet.
+    Stores and returns the new row of `champion`, valid from the first session not ranked yet; None
+    where none is due.
     """
     market = context.market
     following = next_known_session(market.calendar, as_of)
@@ -181,12 +174,9 @@ def _save_champion(
     nights: int,
     proof: Evidence | None = None,
 ) -> dict[str, Any]:
-    """Store and return the row of the champion from the session `since` on.
+    """Store and return the row of the champion from the session `since` on; a stored one stays.
 
-    `nights` is how many daily rank ICs the choice rests on: nights, or walked sessions for a
-    champion chosen by a walk; 0 if it is merely the first listed. `proof` is the evidence for it
-    against the champion that it `replaced`; both are None for one that was not chosen against
-    another. A champion stored from the same session on stays; the new row is returned all the same.
+    `nights` are the daily rank ICs that the choice rests on, 0 if it is merely the first listed.
     """
     row = {
         "market": context.name,
@@ -225,8 +215,7 @@ def history_of(
 ) -> History:
     """Return what rankers read of bars: ranked features, and outcomes of the return `leg`.
 
-    The stocks ranked are each day's constituents or, if there are any `symbols`, these on all days.
-    `names` are the features to compute, by default all.
+    Ranked are each day's constituents, or these `symbols` on all days.
     """
     panel = market_panel(context.market, bars, symbols or ())
     among = None if symbols else context.market.is_constituent(panel.sessions)
@@ -253,10 +242,8 @@ class Trained:
 def rankers_for(
     tonight: Tonight, *, only_stored: bool = False, anew: bool = False
 ) -> Trained | None:
-    """Return the rankers of a night, trained as `weights_for` says.
-
-    None, with a warning in the log, where there are none and none can be trained: the night then
-    ranks no stocks.
+    """Return the rankers of a night, as `weights_for`; None, with a warning, where none can be
+    trained.
     """
     name = tonight.context.name
     try:
@@ -281,22 +268,17 @@ def _why_due(context: MarketContext, latest: Mapping[str, Any] | None, as_of: da
 
 
 def _note(context: MarketContext, before: Mapping[str, Any], config: Mapping[str, Any]) -> str:
-    """Say how own code has changed since the training with the settings `before`, and its faults.
-
-    `config` are the settings of the rankers that serve the night.
-    """
+    """Say how own code has changed since the training `before`, and faults in `config`."""
     own = config.get(OWN, {})
     notes = (change(context, before)[1], own.get("refused"), own.get("doubt"))
     return "; ".join(dict.fromkeys(note for note in notes if note))  # each text once
 
 
 def train_rankers(tonight: Tonight, previous: Mapping[str, Any] | None = None) -> Trained:
-    """Train on what is stored up to a night, as it knows it, and record it.
+    """Train on what is stored up to a night, as it knows it; write checkpoint and row.
 
-    The checkpoint is written to the data folder, and its row to the store. `previous` is the row of
-    the rankers trained before; None if there are none. A market whose ranker is "earned" and that
-    has no champion among its candidates gets one, which is stored too (`choose_ranker`). Raises
-    DtmlError where there are no bars, or too few.
+    An "earned" market without a champion gets one (`choose_ranker`). Raises DtmlError where there
+    are too few bars.
     """
     context, as_of = tonight.context, tonight.as_of
     market = context.market
@@ -334,7 +316,7 @@ def _config(context: MarketContext) -> dict[str, Any]:
 
 
 def load_trained(context: MarketContext, row: Mapping[str, Any]) -> Trained:
-    """Load the rankers of a row of the table `ranker`, and check the checkpoint against it.
+    """Load the rankers of a row of `ranker`.
 
     Raises DtmlError where the checkpoint is lost, changed, or of other features than the market's.
     """
@@ -369,14 +351,11 @@ def rank(tonight: Tonight) -> None:
 def rank_night(
     tonight: Tonight, trained: Trained, probabilities: "pd.Series[float]"
 ) -> pd.DataFrame:
-    """Return the ranking of the stocks in the session after the night's, from the bars it knew.
+    """Return the ranking of the session after the night's; no row unless bars end at `as_of`.
 
-    `probabilities` are those that the night's model gives, by symbol: they rank stocks too. There
-    is a row for each predictor and stock that has a score, with the columns of `ranking_of_day` and
-    `ranker_id, as_of, target, chosen`; `chosen` marks the predictor whose ranking the night shows,
-    and none if that one has no scores. The frame's `attrs["note"]` holds what the night's row is to
-    say of a user's own code; it is empty if there is nothing to say. If the bars do not end at
-    `as_of`, there are no rows, no columns and no note.
+    A row a predictor and stock with a score: `ranking_of_day` with `ranker_id, as_of, target,
+    chosen` (shown by the night). `probabilities`, by symbol, rank stocks too. `attrs["note"]`: what
+    to say of a user's own code, or "".
     """
     context = tonight.context
     as_of = tonight.as_of
@@ -414,10 +393,8 @@ def rank_night(
 def score_rankings(conn: Connection, tonight: Tonight, changed: Iterable[date]) -> None:
     """Score the rankings up to the night that lack a score, and those whose returns `changed`.
 
-    `changed` are the sessions whose outcomes are new or restated. Rankings are scored beside
-    one-line rules, on each kind of return once its last bar is there. If scores on the market's own
-    kind of return are new or differ from the stored ones, the running scores from the first such
-    session on are computed anew, and another candidate may replace the champion.
+    They are scored beside one-line rules, on each kind of return once its last bar is there;
+    running scores follow from the first changed session on, and perhaps another champion.
     """
     context = tonight.context
     leg = context.market.leg
@@ -444,10 +421,7 @@ def score_rankings(conn: Connection, tonight: Tonight, changed: Iterable[date]) 
 
 
 def _scores_of_nights(conn: Connection, tonight: Tonight, changed: Iterable[date]) -> pd.DataFrame:
-    """Return the scores of all rankings from the first that may need one up to the night.
-
-    The columns are those of `_night_scores`. There are no rows where no ranking needs a score.
-    """
+    """Return the scores (`_night_scores`) of all rankings from the first that may need one."""
     context = tonight.context
     as_of = tonight.as_of
     calendar = context.market.calendar
@@ -482,10 +456,9 @@ def _scores_of_nights(conn: Connection, tonight: Tonight, changed: Iterable[date
 def _running_scores(
     nights: pd.DataFrame, first: pd.Timestamp, overlap: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield the running scores of each predictor: a row for each session from `first` on.
+    """Yield each predictor's running scores, a row for each session from `first` on.
 
-    `nights` are the scores of single nights, in the order of their sessions. A row covers those of
-    all sessions up to its own. `overlap` is the number of sessions that one return spans.
+    `nights` are scores of single nights in order; a return spans `overlap` sessions.
     """
     for predictor, scores in nights.groupby("predictor"):
         daily = {figure: scores[figure].to_numpy(dtype=float) for figure in DAILY_FIGURES}
@@ -503,11 +476,7 @@ def _running_scores(
 def _night_scores(
     context: MarketContext, history: History, night_rankings: pd.DataFrame
 ) -> pd.DataFrame:
-    """Return a row for each session, return and predictor, for the returns that are known.
-
-    The sessions are those in `night_rankings`; the predictors are those that ranked stocks in them,
-    and the one-line rules.
-    """
+    """Return a row for each ranked session, known return, and predictor or one-line rule."""
     panel = history.panel
     # A night whose rankers were trained again may be ranked more than once: the newest counts.
     newest = night_rankings.sort_values("made_at").drop_duplicates(

@@ -17,10 +17,9 @@ log = logging.getLogger(__name__)
 
 
 def publish_night(tonight: Tonight, level: float | None = None) -> Path:
-    """Write reports/MARKET/AS_OF.html, whole or not at all, and return its path.
+    """Write the page of a complete night, whole, and return its path: reports/MARKET/AS_OF.html.
 
-    The night must be complete. The name of a page at another `level` than the market's own says so,
-    as in AS_OF-level-0.9.html.
+    At another `level` than the market's, AS_OF-level-0.9.html.
     """
     context = tonight.context
     attention = tonight.attention or seen(tonight)
@@ -33,9 +32,8 @@ def publish_night(tonight: Tonight, level: float | None = None) -> Path:
 
 
 def seen(tonight: Tonight) -> Attention | None:
-    """Return which stocks looked at which, by asking the model again about what the night knew.
-
-    Where the model or its bars are lost, a warning says so, and it is None.
+    """Return which stocks looked at which in a night; None, with a warning, if its model or bars
+    are lost.
     """
     context = tonight.context
     try:

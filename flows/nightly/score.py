@@ -27,11 +27,10 @@ from flows.nightly.ranking import AWAITED, score_rankings
 
 @dataclass(frozen=True)
 class Scored:
-    """Hold what scoring changed.
+    """What scoring changed: new or restated `outcomes`, the `nights` of these, and what is
+    `unresolved`.
 
-    `outcomes` counts the outcomes that are new or changed, and `nights` are their sessions.
-    `unresolved` counts the stocks predicted or ranked for closed sessions whose outcome is not
-    known, and that are not given up yet (`AWAITED`).
+    Unresolved are stocks of closed sessions without an outcome, not given up yet (`AWAITED`).
     """
 
     outcomes: int
@@ -42,8 +41,7 @@ class Scored:
 def score(tonight: Tonight) -> Scored:
     """Record what became of the predictions, and score nights with new or restated outcomes.
 
-    Outcomes and scores of directions and of rankings are stored in one transaction, with new
-    running scores of every later night. Another ranker may become champion (`score_rankings`).
+    In one transaction, with the running scores of later nights and perhaps another champion.
     """
     now = datetime.now(UTC)
     context = tonight.context
@@ -92,15 +90,11 @@ def record_outcomes(
     known_at: datetime,
     recorded_at: datetime,
 ) -> None:
-    """Store outcomes (`outcome_rows`), and score each night whose confusion matrix they change.
+    """Store outcomes (`outcome_rows`), and score and count each night whose confusion matrix
+    changes.
 
-    The directions of these nights are counted for their calibration, too. A restated return with
-    the same sign and label changes no score.
-
-    Nights, backtests and benchmarks share outcomes, and all of them store outcomes by this
-    function. A backtest or benchmark may store an outcome before its night is run, so nights that
-    have an outcome but no score are scored too. A night may be run after later ones: the running
-    scores of those then count it too.
+    Nights, backtests and benchmarks share outcomes, so a night with an outcome but no score is
+    scored too; running scores of later nights follow.
     """
     context = tonight.context
     save(conn, "outcome", outcomes, market=context.name, known_at=known_at, recorded_at=recorded_at)
@@ -131,10 +125,10 @@ def record_outcomes(
 
 
 def _scores(counts: pd.DataFrame, changed: set[pd.Timestamp]) -> pd.DataFrame:
-    """Return scores of the nights in `changed`, and running ones from the first of them on.
+    """Return rows of `score` of the nights in `changed`, and running ones from the first of them
+    on.
 
-    A row has the columns of the table `score`. Running scores are over all targets up to theirs;
-    those of a rule say how far the model is ahead on the rule's days.
+    Those of a rule say how far the model is ahead on the rule's days.
     """
     rows = []
     for (protocol, predictor), of_predictor in counts.groupby(["protocol", "predictor"]):
@@ -158,12 +152,9 @@ def _scores(counts: pd.DataFrame, changed: set[pd.Timestamp]) -> pd.DataFrame:
 def day_counts(
     conn: Connection, tonight: Tonight, last: date, first: date = date.min
 ) -> pd.DataFrame:
-    """Return the confusion matrix of the model, and of each rule, a row for each target.
+    """Return the confusion matrix of the model and each rule for targets first..last: KEY, CELLS.
 
-    The frame has the index KEY and the columns CELLS, and is empty without any count. Only
-    directions of the model that have an outcome count, and a rule is counted on the same
-    stock-days; it has no days on which the index has no bar or too short a history. The targets are
-    first..last.
+    Directions with an outcome count, rules on the same stock-days.
     """
     stored = query(conn, "direction_counts", market=tonight.context.name, first=first, last=last)
     directions = stored.astype({"predicted": bool, "rise": bool, "labelled": bool})
@@ -209,10 +200,7 @@ def _score_columns(counts: Int[ndarray, "days 4"]) -> dict[str, float | int]:
 
 
 def rule_directions(tonight: Tonight) -> pd.DataFrame:
-    """Return each naive rule's direction for the session after the night's, from what it knew.
-
-    Rows are those of `rule_direction`.
-    """
+    """Return rows of `rule_direction` for the session after the night's, from what it knew."""
     market = tonight.context.market
     as_of = tonight.as_of
     bars, _ = tonight.known(rules_read_from(market.calendar, as_of))
@@ -222,11 +210,9 @@ def rule_directions(tonight: Tonight) -> pd.DataFrame:
 
 
 def dated_directions(predicted: pd.DataFrame, target: pd.DatetimeIndex) -> pd.DataFrame:
-    """Return the directions that rules `predicted` as rows of the table `rule_direction`.
+    """Return rules' directions as rows of `rule_direction`.
 
-    `predicted` has a row for each `as_of`, in the order of `target`, and a column for each rule: 1
-    for a rise, 0 for a fall, or NaN. Columns of the result: as_of, target, and one for each rule
-    (True, False or None).
+    `predicted`: a row for each `as_of`, in the order of `target`; 1 a rise, 0 a fall, NaN none.
     """
     directions = {}
     for rule in predicted:
@@ -241,11 +227,9 @@ def outcome_rows(
     session: "pd.DatetimeIndex | pd.Series[Any]",
     change: Float[ndarray, " rows"],
 ) -> pd.DataFrame:
-    """Return the outcomes of stock-days as rows of the table `outcome`.
+    """Return rows of `outcome`: `change` is the return, `label` that of the published experiment.
 
-    `change` is the return of each, a ratio minus 1. `rise` says whether it is above 0, and `label`
-    is that of the published experiment. A return that is not known (NaN) gives a row too, whose
-    `rise` says nothing (False): the caller leaves out such stock-days before or after.
+    A NaN gives a row too, whose `rise` is False: the caller leaves it out.
     """
     labels = published_labels(change)
     return pd.DataFrame(
@@ -260,10 +244,9 @@ def outcome_rows(
 
 
 def save_counts(conn: Connection, settled: pd.DataFrame) -> None:
-    """Count and store, by target, what came of predictions in each bin and each band.
+    """Count and store, by target, what came of predictions in each bin and each abstention band.
 
-    Bins are those of the probability, bands those of abstention. `settled` has `run_id, target,
-    probability, calibrated, rise`; a prediction without a calibrated probability is in no band.
+    `settled`: `run_id, target, probability, calibrated, rise`; without a calibrated one, no band.
     """
     bands = read(conn, "abstention_band", run_id=settled["run_id"].unique().tolist())
     for run_id, predictions in settled.groupby("run_id"):

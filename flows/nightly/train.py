@@ -57,9 +57,8 @@ class Model:
 
 @dataclass(frozen=True)
 class Fitted:
-    """Hold an ensemble as trained, its calibration, and the course of training of each seed.
-
-    `first` is the target of the first day trained on.
+    """An ensemble, its calibration, and the training of each seed; `first` is the first day's
+    target.
     """
 
     ensemble: Ensemble
@@ -73,11 +72,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Weights(Generic[T]):
-    """Say how weights that a market trains, those of its model or of its rankers, come to a night.
+    """How the weights of a market's model or rankers come to a night.
 
-    `relation` has their rows, `why_due` says why others are to be trained (None: they are
-    not), `load` loads the weights of a row, and `train` is given the night and the row of those
-    before.
+    Their rows are in `relation`; `why_due` says why others are to be trained, or None.
     """
 
     what: str
@@ -92,11 +89,9 @@ def weights_for(
 ) -> T:
     """Return the weights of a night, trained if `anew` or where the market's policy wants it.
 
-    Only those trained on sessions up to the night's, on prices as it knows them, count: a past
-    night never uses later weights, nor any that saw later revisions. Lost weights are trained
-    again. With `only_stored`, and where the policy is "never", none are trained; then weights
-    trained on prices known later serve if there are no others, and a warning says so. Raises
-    DtmlError where none may be trained and none are there or can be loaded.
+    Only those count that were trained on sessions and prices that the night knows. Lost ones are
+    trained again. With `only_stored` and the policy "never" none are trained; weights trained on
+    prices known later then serve, with a warning. Raises DtmlError where none can be had.
     """
     context, as_of, known_at = tonight.context, tonight.as_of, tonight.known_at
     trains = anew or not (only_stored or context.market.retrain == "never")
@@ -139,10 +134,7 @@ def why_due(
     as_of: date,
     config: Mapping[str, Any],
 ) -> str | None:
-    """Return why other weights are to be trained at `as_of`; None: no reason.
-
-    `latest` is the row of the latest ones, None for none; `config` are the settings of today.
-    """
+    """Return why weights other than the `latest` are to be trained at `as_of`; None: no reason."""
     if latest is None:
         return "there are none yet"
     if {name: value for name, value in latest["config"].items() if name != OWN} != config:
@@ -184,9 +176,8 @@ def stored_row(
 def train_model(tonight: Tonight, on_epoch: EpochReport = no_report) -> Model:
     """Train on what is stored up to a night, as it knows it, and record the run.
 
-    Equal data, settings and seeds give an equal run. A run that is stored already is loaded. A
-    training that was interrupted resumes from its last epoch. Raises DtmlError for a history that
-    is too short, and where the weights with which a warm start begins are lost.
+    Equal data, settings and seeds give an equal run, loaded if stored; an interrupted one resumes.
+    Raises DtmlError for too short a history, and where the weights of a warm start are lost.
     """
     context = tonight.context
     model = fit_model(tonight, on_epoch, previous=_model_to_start_from(tonight))
@@ -223,11 +214,10 @@ def fit_model(
 ) -> Model:
     """Train on bars up to a night, as it knows them, or load a run that is stored.
 
-    Writes nothing to the store; the checkpoint is written to the data folder, and the states kept
-    to resume from are deleted. A warm start begins with the weights of the `previous` model.
-    `serves` tells apart runs with equal weights that will predict from different bars. A run whose
-    weights are lost is trained again; if that gives other weights, as on another processor, they
-    become a run of their own, whose name is the lost run's with a suffix.
+    Writes the checkpoint, nothing to the store. A warm start begins with the `previous` model.
+    `serves` tells apart runs with equal weights that predict from different bars. A run whose
+    weights are lost is trained again; other weights, as on another processor, become a run with a
+    suffix.
     """
     context, as_of = tonight.context, tonight.as_of
     bars, watermark = tonight.known(history_start(context, as_of))
@@ -286,10 +276,8 @@ def fit_model(
 
 
 def fit_seed(tonight: Tonight, seed: int, *, kind: Kind, serves: str) -> None:
-    """Train one of the seeds that `fit_model` will train, and leave its state for that function.
-
-    The arguments must be those of `fit_model`, so that both find the same folder. Seeds can thus be
-    trained by several processes. A run that is stored is not trained.
+    """Train one of the seeds that `fit_model` will train with the same arguments, and leave its
+    state.
     """
     context, as_of = tonight.context, tonight.as_of
     bars, _ = tonight.known(history_start(context, as_of))
@@ -309,9 +297,8 @@ def fit_bars(
 ) -> Fitted:
     """Train on these bars, which end at `as_of`, and calibrate on the validation days.
 
-    The state after each epoch is kept in `folder` to resume from. All seeds of the experiment are
-    trained, or these `seeds` alone. A warm start begins with the weights of the `previous` model;
-    it needs all seeds.
+    The state after each epoch is kept in `folder`. All seeds are trained, as a warm start needs, or
+    these.
     """
     windows = windows_of(context, bars, context.experiment.windows, context.market.symbols)
     train, validation = context.experiment.spans(windows, as_of)
@@ -351,11 +338,10 @@ def fit_bars(
 
 
 def _model_to_start_from(tonight: Tonight) -> Model | None:
-    """Return the model with whose weights a training begins.
+    """Return the model with whose weights a warm start begins; None where there is none.
 
-    It is the latest one trained on earlier sessions, on prices that the night knows, if its
-    settings are the same. None where there is no such model, or where the experiment makes no warm
-    start. Raises DtmlError where its weights are lost.
+    The latest of the same settings on earlier sessions and known prices. Raises DtmlError where its
+    weights are lost.
     """
     context = tonight.context
     if not context.experiment.warm_start:
@@ -377,10 +363,7 @@ def _model_to_start_from(tonight: Tonight) -> Model | None:
 def windows_of(
     context: MarketContext, bars: pd.DataFrame, config: WindowConfig, symbols: tuple[str, ...]
 ) -> Windows:
-    """Build the windows of a market's bars; the last one predicts the session after the last bar.
-
-    A stock is observed only on days on which it was a constituent.
-    """
+    """Build the windows of a market's bars; the last predicts the session after them."""
     calendar = context.market.calendar
     days = bars["session"]
     last = next_session(calendar, days.max().date())
@@ -398,7 +381,7 @@ def windows_of(
 def config_of(context: MarketContext) -> dict[str, Any]:
     """Return the settings of the experiment as they come back from stored JSON.
 
-    A model with a gain for each stock serves no other stocks, so its settings list them too.
+    With a gain for each stock they list the stocks.
     """
     config: dict[str, Any] = json.loads(json.dumps(asdict(context.experiment)))
     if context.experiment.model.normalisation == "per_stock":
@@ -407,11 +390,10 @@ def config_of(context: MarketContext) -> dict[str, Any]:
 
 
 def universe_of(market: Market) -> dict[str, Any]:
-    """Return a market's index and its constituents as they come back from stored JSON.
+    """Return a market's index and constituents as they come back from stored JSON.
 
-    A constituent is a list of its symbol, its first day, and the first day on which it is none any
-    more, as text; None is an open end. If constituents have such dates, `as_of` is the day on which
-    the market's list was true, where that is known.
+    A constituent: symbol, first day, first day after, None an open end. With dates, `as_of` is that
+    of the list.
     """
     constituents = []
     for stay in market.constituents:
@@ -427,11 +409,8 @@ def universe_of(market: Market) -> dict[str, Any]:
 def _run_id(
     context: MarketContext, as_of: date, bars: pd.DataFrame, purpose: list[str | None]
 ) -> str:
-    """Return the name of a run: its market, its date, and a digest.
-
-    The digest is of all that decides the weights, except for the processor, which may decide their
-    last bits, and of their `purpose`: the kind of training, what it serves, and the run that a warm
-    start begins with.
+    """Return a run's name: market, date, and a digest of what decides the weights, and of
+    `purpose`.
     """
     device = choose_device(context.device).type
     versions = [version("dtml-nightshift"), torch_build(), device, CALIBRATED]
@@ -457,10 +436,7 @@ def _first_whole(context: MarketContext, stored: Sequence[Mapping[str, Any]]) ->
 
 
 def load_run(context: MarketContext, run: Mapping[str, Any]) -> Model:
-    """Load the model of a row of the table `run`, and check its weights against the row.
-
-    Raises DtmlError where they are lost or changed.
-    """
+    """Load the model of a row of `run`; raises DtmlError where its weights are lost or changed."""
     file = weights_file(run["checkpoint_path"])
     ensemble = load_ensemble(file, market=context.name, sha=run["checkpoint_hash"])
     with reading(context.engine) as conn:

@@ -1,8 +1,4 @@
-"""Raise alerts about nights.
-
-Each is stored once, emitted as an event of Prefect, and sent through Apprise to the services of
-DTML_ALERTS.
-"""
+"""Raise alerts about nights: each is stored once, emitted by Prefect, and sent to DTML_ALERTS."""
 
 import logging
 import os
@@ -58,10 +54,7 @@ class Alert:
 
 
 def after_night(engine: Engine, market: str, as_of: date) -> None:
-    """Raise and send the alerts of a night that has ended.
-
-    A failure here is only a warning: the night does not fail.
-    """
+    """Raise and send the alerts of a night that has ended; a failure is only a warning."""
     try:
         with reading(engine) as conn:
             alerts = list(_alerts_of_night(conn, market, as_of))
@@ -80,12 +73,10 @@ def watch_markets(
     markets: Mapping[str, Market | None],
     now: datetime | None = None,
 ) -> list[MarketStatus]:
-    """Take the status of each market, raise its alerts, send all that wait; return the statuses.
+    """Raise the alerts of each market, send all that wait, and return the statuses.
 
-    A market with nightly runs (`MarketStatus.is_nightly`) has an alert if its last night is
-    refused, if the last night due is late, and if its calendar ends soon. `markets` maps each name
-    to its definition, or to None if that is unknown: such a market is never late. `now` is the
-    moment of the check, by default that of the call.
+    A market with nightly runs has an alert if its last night is refused, if the last one due is
+    late, and if its calendar ends soon. A market whose definition is None is never late.
     """
     now = now or datetime.now(UTC)
     statuses = [market_status(engine, name, market, now) for name, market in markets.items()]
@@ -99,10 +90,7 @@ def tell_of(engine: Engine, statuses: Iterable[MarketStatus]) -> None:
 
 
 def tell(engine: Engine, alerts: Iterable[Alert]) -> list[Alert]:
-    """Store each alert once, log and emit new ones, and send all that wait.
-
-    Returns the new ones. Raises StoreError where they cannot be stored.
-    """
+    """Store each alert once, log and emit new ones, send all that wait; return the new ones."""
     now = datetime.now(UTC)
     all_alerts = list(alerts)
     new_alerts: list[Alert] = []
@@ -134,10 +122,9 @@ def tell(engine: Engine, alerts: Iterable[Alert]) -> list[Alert]:
 
 
 def send_waiting(engine: Engine, now: datetime) -> None:
-    """Send the alerts of the last WAITING_DAYS days that are not stored as sent, oldest first.
+    """Send the unsent alerts of the last WAITING_DAYS days, oldest first.
 
-    An alert is stored as sent only if all services accept it. Those that are left after SENDING_S
-    seconds wait for the next call, and without an address in DTML_ALERTS all of them wait.
+    Sent is what all services accept. Those left after SENDING_S seconds wait for the next call.
     """
     with reading(engine) as conn:
         waiting = waiting_alerts(conn, now)
@@ -169,10 +156,8 @@ def send_waiting(engine: Engine, now: datetime) -> None:
 def _alerts_of_night(conn: Connection, market: str, as_of: date) -> Iterable[Alert]:
     """Yield the alerts of a night that has ended.
 
-    After any night: what is grave in its comparison with a second source. After a refused night:
-    that it was refused. After a complete night: that a rule has begun to beat the model, that the
-    night chose another champion for sessions after its target, and that measures have drifted that
-    had not in the night before.
+    What is grave in its comparison with a second source; that it was refused, or that a rule has
+    begun to beat the model, that another champion was chosen, that measures have begun to drift.
     """
     night = night_facts(conn, market, as_of=as_of)
     if night is None:
@@ -207,10 +192,7 @@ def _alerts_of_night(conn: Connection, market: str, as_of: date) -> Iterable[Ale
 
 
 def _grave_comparison(conn: Connection, market: str, as_of: date) -> list[str]:
-    """Return in sentences what is grave in a night's comparison with a second source.
-
-    That the comparison failed is grave unless the one before it failed too.
-    """
+    """Return what is grave in a night's comparison with a second source; a failure only once."""
     comparison = read_row(conn, "comparison_log", market=market, as_of=as_of)
     if comparison is None:
         return []
@@ -246,13 +228,9 @@ def _alerts_of_status(status: MarketStatus) -> Iterable[Alert]:
 def _message_if_beaten(scores: pd.DataFrame) -> str | None:
     """Return the message that a rule beats the model at one session's scores; None if none does.
 
-    A model is beaten when its whole interval of the running MCC lies below a rule's whole interval;
-    where several rules beat it, the message names the one whose interval begins highest.
-    It is not enough that the rule's figure lies above the model's interval: the best of three
-    rules, which is looked for every night, is often best by luck. In simulated markets without any
-    signal, 9 in 10 models would then get an alert within a year; as the intervals must not overlap,
-    2 in 10 do. ACC is not used: where most stocks rise, it rewards a model for always predicting a
-    rise.
+    The whole interval of the running MCC must lie below that of a rule: the best of three rules,
+    looked for every night, is often best by luck. Without any signal, 2 in 10 models get an alert
+    within a year; if the rule's figure decided, 9 in 10. ACC rewards always predicting a rise.
     """
     pair = beside_rules(scores)
     if pair is None:
@@ -272,9 +250,8 @@ def _message_if_beaten(scores: pd.DataFrame) -> str | None:
 def find_receivers() -> Any:
     """Return the services of DTML_ALERTS as an `apprise.Apprise`; None if it has no address.
 
-    Addresses that Apprise does not know are left out, with a warning. Redirects are refused: a
-    redirected POST would arrive as a GET without its body, and look delivered. From then on the
-    process shows no log line of Apprise or urllib3.
+    Unknown addresses are left out, with a warning. Redirects are refused: a redirected POST becomes
+    a GET without its body. Apprise and urllib3 log nothing from then on.
     """
     addresses = os.environ.get(VARIABLE, "").split()
     if not addresses:

@@ -48,10 +48,7 @@ log = logging.getLogger(__name__)
 
 
 def service_tag() -> str:
-    """Return the tag of a service's deployments, by which it finds them on a shared server.
-
-    It is a digest of the service's machine, folder and store, the same at each start.
-    """
+    """Return the tag of this machine, folder and store, which a service's deployments have."""
     owner = f"{platform.node()} {data_folder()} {location(open_engine())}"
     return f"dtml-{hashlib.sha256(owner.encode()).hexdigest()[:8]}"
 
@@ -59,10 +56,8 @@ def service_tag() -> str:
 def deployment_of(schedule: Schedule) -> RunnerDeployment:
     """Return the deployment of a schedule, of which only one run at a time is allowed.
 
-    A second run is cancelled, but a night waits: if it is due while missed nights are caught up, it
-    must not be lost. With `any_day`, from the option --cron, nights may be due every minute, and
-    must not queue up. The deployment's name has the tag of the service, because a server identifies
-    deployments by name.
+    A second run is cancelled, but a night waits, unless `any_day`: it may be due while missed
+    nights are caught up. Its name has the service's tag: servers identify deployments by name.
     """
     strategy = ConcurrencyLimitStrategy.CANCEL_NEW
     if schedule.work == "night" and not schedule.parameters.get("any_day"):
@@ -80,11 +75,9 @@ def deployment_of(schedule: Schedule) -> RunnerDeployment:
 
 
 def cancel_leftovers(deployments: Iterable[UUID], *, server_is_new: bool) -> int:
-    """Delete the other deployments of this service, and cancel the overdue runs of `deployments`.
+    """Delete the service's other deployments; return how many overdue runs were cancelled.
 
-    Returns how many overdue runs were cancelled. With `server_is_new`, this service has just
-    started the server, so that no earlier run can be alive: unfinished runs are marked as crashed,
-    and their concurrency slots are freed.
+    With `server_is_new`, unfinished runs are marked as crashed, which frees their slots.
     """
     current = list(deployments)
     due = {"before_": datetime.now(UTC)}
@@ -113,11 +106,7 @@ def cancel_leftovers(deployments: Iterable[UUID], *, server_is_new: bool) -> int
 
 
 def print_ended(schedules: Mapping[UUID, Schedule], end: Event) -> None:
-    """Print a line for every run that ends from now on, until the event `end` is set.
-
-    `schedules` are by deployment. Runs that could not log their own line, such as those whose
-    process was killed, are logged too.
-    """
+    """Print a line for every run that ends until `end` is set, and log those that were killed."""
     since = datetime.now(UTC)
     printed: set[UUID] = set()
     with get_client(sync_client=True) as client:
@@ -161,9 +150,8 @@ def _print_run(run: FlowRun, schedule: Schedule) -> None:
 def _runs(
     client: SyncPrefectClient, deployments: list[UUID], types: list[StateType], **when: Any
 ) -> list[FlowRun]:
-    """Return the newest runs of deployments in these states, oldest first.
-
-    `when` are filters by a time. The server limits how many runs it returns.
+    """Return the newest runs of deployments in these states, oldest first, as many as the server
+    gives.
     """
     condition = {"deployment_id": {"any_": deployments}, "state": {"type": {"any_": types}}, **when}
     newest_first = client.read_flow_runs(

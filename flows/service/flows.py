@@ -1,7 +1,7 @@
 """Every Prefect flow of a market: nights, catching up, training, refetching and watching.
 
-`nightly`, `missed` and `train` are run by commands and return their results. The `scheduled_` flows
-are run by schedules; their last state says what they did, or why they did nothing.
+Commands run `nightly`, `missed` and `train` for their results, schedules the `scheduled_` flows for
+their last state.
 """
 
 import logging
@@ -91,9 +91,8 @@ def _ending_in_a_state(
 ) -> Callable[Concatenate[RunRequest, P], Outcome]:
     """Return the function that does `work` as a run of the service, and ends in a state.
 
-    An error of dtml, the store or the system (OSError) becomes a failed state with its message in
-    place of a traceback; where another process works on the market, the run is skipped. There is no
-    line of the run in the log if a night or a training inside has logged its own.
+    An expected error becomes a failed state with its message; where another process works on the
+    market, the run is skipped.
     """
 
     @wraps(work)
@@ -123,12 +122,12 @@ def scheduled_night(
     waits: Sequence[int] = WAITS,
     any_day: bool = False,
 ) -> Outcome:
-    """Run the night of the last session that had closed when the run was due, or of `as_of`.
+    """Run the night of the last session closed when the run was due, or of `as_of`, and missed
+    ones.
 
-    Where the source ends earlier, as a file does, it is the night of its last session. Nights that
-    were missed before it are run too. The run is skipped if the night is complete, and on a day
-    without a session unless `any_day` or `as_of` is given. When the source fails, the night is
-    tried again after each of `waits`, in seconds.
+    Where the source ends earlier, of its last session. Skipped if complete, and on a day without a
+    session unless `any_day` or `as_of`. When the source fails, tried again after each of `waits`,
+    in seconds.
     """
     due = _due()
     context = open_context(request)
@@ -164,9 +163,8 @@ def scheduled_training(request: RunRequest) -> Outcome:
 @flow(name="refetch", flow_run_name="{request.market}", persist_result=False)
 @_ending_in_a_state
 def scheduled_refetch(request: RunRequest) -> Outcome:
-    """Fetch the whole stored history again, up to the last session closed when the run was due.
-
-    Fails, after storing the bars of the others, where symbols have no answer.
+    """Fetch the whole stored history again; fails, after storing the rest, where symbols have no
+    answer.
     """
     context = open_context(request)
     as_of = choose_as_of(context, None, _due())
@@ -188,10 +186,8 @@ def scheduled_refetch(request: RunRequest) -> Outcome:
 
 @flow(name="watch", persist_result=False)
 def watch(markets: Sequence[str] = (), market_files: Sequence[Path] = ()) -> list[str]:
-    """Raise the alerts of these markets; return a line for each whose night is late or refused.
-
-    See `flows.service.alerts.watch_markets`. Without names, all markets of the store are watched.
-    Names that the store lacks are ignored. `market_files` are the files of users' own markets.
+    """Raise the alerts of these markets, or all; return a line for each whose night is late or
+    refused.
     """
     begin_run()
     with logged_run("watch") as run:
@@ -214,11 +210,10 @@ def _due() -> datetime:
 
 
 def _run_missed_nights(context: MarketContext, as_of: date, waits: Sequence[int]) -> CaughtUp:
-    """Run the missed nights up to `as_of`, the stages of each as tasks, and return how they ended.
+    """Run the missed nights up to `as_of`, their stages as tasks, and return how they ended.
 
-    While the night of `as_of` is refused for a reason that may pass, such as a source that fails,
-    the nights that are not complete are tried again after each of `waits`, in seconds. A night that
-    ends leaves its artifact and raises its alerts; one that stays refused raises them at the end.
+    While that of `as_of` is refused for a reason that may pass, all are tried again after each of
+    `waits`, in seconds.
     """
     total = CaughtUp()
     for wait in (*waits, None):  # there is no wait after the last try

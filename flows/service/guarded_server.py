@@ -17,10 +17,8 @@ END_LIMIT_S = 10  # for the server to record the last runs of tasks
 
 
 def guarded(app: ASGIApp, origin: str) -> ASGIApp:
-    """Return the application behind two checks of each request.
-
-    Its Host header must be 127.0.0.1, and a page that sends it must be of `origin`, the server's.
-    Browsers send the origin of the page in a header; other programs send no such header and pass.
+    """Return the application behind checks of each request: Host 127.0.0.1, and no page of another
+    origin.
     """
     by_name = TrustedHostMiddleware(app, allowed_hosts=[HOST], www_redirect=False)
 
@@ -38,9 +36,8 @@ def guarded(app: ASGIApp, origin: str) -> ASGIApp:
 
 
 def main() -> None:
-    """Serve Prefect's own application on an inherited socket, until a signal or the parent's end.
-
-    The argument of the process is the number of the socket.
+    """Serve Prefect's application on the inherited socket of argument 1, until a signal or
+    orphaned.
     """
     listening = socket.socket(fileno=int(sys.argv[1]))
     origin = f"http://{HOST}:{listening.getsockname()[1]}"

@@ -1,7 +1,4 @@
-"""Start Prefect servers of our own: child processes on loopback, which require a login.
-
-They end when their parent ends.
-"""
+"""Start Prefect servers of our own: child processes on loopback, which require a login."""
 
 import atexit
 import base64
@@ -52,10 +49,10 @@ _running: list["Server"] = []  # those of this process
 
 @dataclass(frozen=True)
 class Server:
-    """Hold a server that this process started, its login, and its socket.
+    """A server that this process started, its login, and its socket.
 
-    The socket stays open as long as requests may be sent to the server: after its death another
-    program could listen there and receive the login.
+    The socket stays open: after the server's death another program could listen and receive the
+    login.
     """
 
     process: "subprocess.Popen[bytes]"
@@ -65,11 +62,10 @@ class Server:
 
 
 def require_server() -> None:
-    """Import Prefect, and let the flows of this process and its children use a server.
+    """Import Prefect, and use the server of PREFECT_API_URL, or one that ends with this process.
 
-    It is the server of PREFECT_API_URL, or one that ends with this process, whose address and login
-    the environment then has. Call this before the first import of prefect, which reads the
-    variables once. Raises DtmlError when the server does not start.
+    Call this before the first import of prefect, which reads the environment once. Raises DtmlError
+    when the server does not start.
     """
     folder = prefect_folder()  # made also for flows on another server
     if os.environ.get("PREFECT_API_URL"):
@@ -102,10 +98,9 @@ def stop_servers() -> None:
 def own_server(folder: Path) -> Iterator[None]:
     """Start a server that also runs schedules and serves pages, and end it afterwards.
 
-    It is ready when this yields. From then on the environment has its address and login. It listens
-    on PREFECT_SERVER_API_PORT, else on 4200 or any free port. Its log and its login are files in
-    `folder`. The login, which the user needs to read the pages, is that of
-    PREFECT_SERVER_API_AUTH_STRING, else random. Raises DtmlError when the server does not start.
+    The environment has its address and login. It listens on PREFECT_SERVER_API_PORT, else 4200 or
+    any free port; log and login are files in `folder`. The login is PREFECT_SERVER_API_AUTH_STRING,
+    else random. Raises DtmlError when it does not start.
     """
     log_file = folder / "server.log"
     login_file = folder / "login"
@@ -128,10 +123,7 @@ def _serve(
     settings: dict[str, str],
     reason: Callable[[], str],
 ) -> Server:
-    """Start a server as `_start` does, and wait for it as `_wait` does.
-
-    From then on this process ends if the server ends by itself: requests would wait in vain.
-    """
+    """Start a server (`_start`) and wait for it (`_wait`); this process then ends if it does."""
     notice = Timer(PATIENCE_S, err.print, [WAITING])
     notice.start()
     try:
@@ -164,9 +156,7 @@ def _serve(
 def _start(listening: socket.socket, log: IO[bytes], settings: dict[str, str]) -> Server:
     """Start a server on a socket that already listens, so that no other program can take its port.
 
-    It writes its messages to `log`, and has the `settings` of Prefect besides those of the
-    environment. It may not answer yet when this returns. Afterwards the environment variables of
-    this process name the server and its login. Raises UsageError for a login that is not ASCII.
+    The environment then names it and its login. Raises UsageError for a login that is not ASCII.
     """
     login = os.environ.get(SERVER_LOGIN) or f"dtml:{secrets.token_urlsafe(32)}"
     if not login.isascii():
@@ -238,8 +228,7 @@ def _listen(port: int) -> socket.socket:
 def _wait(server: Server, reason: Callable[[], str]) -> None:
     """Wait until the server answers requests with its login, and only those.
 
-    Raises DtmlError when it ends or takes longer than START_LIMIT_S, with what `reason` returns:
-    what its log says, or where the log is. Raises DtmlError too if it answers without a login.
+    Raises DtmlError, with `reason`, when it ends, takes START_LIMIT_S, or answers without a login.
     """
     start = time.monotonic()
     # How long a request may take; it doubles with each. The socket listens before the server runs,
@@ -283,9 +272,8 @@ def warning_of_open_server() -> str | None:
 
 
 def is_open(url: str, answer_s: float = ANSWER_S) -> bool:
-    """Return whether the Prefect server of an API accepts requests without a login.
-
-    Raises what `ask` raises where it does not answer.
+    """Return whether the Prefect server of an API accepts requests without a login; raises as
+    `ask`.
     """
     try:
         ask(url, None, answer_s)
@@ -295,11 +283,10 @@ def is_open(url: str, answer_s: float = ANSWER_S) -> bool:
 
 
 def ask(url: str, login: str | None, answer_s: float) -> None:
-    """Request the version of a Prefect API, with a login unless it is None.
+    """Request the version of a Prefect API.
 
-    Raises OSError if the API does not answer within `answer_s`, HTTPError, an OSError, if it
-    refuses the request, HTTPException if it answers in another protocol, and ValueError if `url` is
-    no URL.
+    Raises OSError without an answer within `answer_s`, HTTPError for a refusal, HTTPException for
+    another protocol, ValueError for no URL.
     """
     headers = {}
     if login is not None:

@@ -51,11 +51,10 @@ from flows.translating.folder import model_names
 
 @dataclass(frozen=True)
 class Service:
-    """Describe what is served: markets, the requests of their runs, and when nights are due.
+    """What is served: markets, the requests of their runs, and when nights are due.
 
-    `markets` and `requests` are by the name of the market. `delay` is the time from the usual close
-    to the night. `translations` are the parameters of the runs that translate queued texts; None
-    where there is no translation model.
+    `delay` is the time from the usual close to the night; `translations` the parameters of the runs
+    that translate queued texts, None without a model.
     """
 
     markets: dict[str, Market]
@@ -98,12 +97,10 @@ def service_of(
     delay: timedelta,
     cron: str | None,
 ) -> Service:
-    """Return the service of these markets, or of all that have a night if none is named.
+    """Return the service of these markets, or of all that have a night.
 
-    `names` and `files` name the markets, `request` has the other settings of their runs. `delay`
-    and `cron` (None: that of each exchange) are those of `Service`. If there is a translation
-    model, the service translates queued texts too. Raises UsageError where there is neither a
-    market nor a model, for a name or a file that is no market, and for a `cron` that is none.
+    Raises UsageError where there is neither a market nor a translation model, for a name or file
+    that is no market, and for a bad `cron`.
     """
     if cron is not None:
         require_cron(cron)
@@ -132,10 +129,9 @@ def service_of(
 
 
 def serve_markets(service: Service) -> None:
-    """Serve until SIGTERM or Ctrl-C, without the environment variables that no run needs.
+    """Serve until SIGTERM or Ctrl-C, on the server of PREFECT_API_URL or one of our own.
 
-    The Prefect server is that of PREFECT_API_URL, else one of our own. Raises DtmlError where
-    another service uses the data folder, and when the server cannot be started.
+    Raises DtmlError where another service uses the data folder, or the server cannot start.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the runner sets its own
     keep_needed_variables(
@@ -163,11 +159,10 @@ def serve_markets(service: Service) -> None:
 
 
 def _serve(service: Service, *, server_is_new: bool) -> None:
-    """Deploy the schedules of a service on its server, and start runs when due until a signal.
+    """Deploy the schedules of a service, and start runs when due until a signal.
 
-    Deployments that an earlier service left are deleted. Runs that were due while none was running
-    are cancelled; in their place, one run of each market catches up its missed nights. A file says
-    what is served (`write_serving`).
+    An earlier service's deployments are deleted and overdue runs cancelled; one run of each market
+    catches up its missed nights.
     """
     # Imported after PREFECT_API_URL is set, which Prefect reads once.
     from prefect.deployments import run_deployment
@@ -219,9 +214,8 @@ def _serve(service: Service, *, server_is_new: bool) -> None:
 
 
 def _announce(service: Service, now: datetime, *, server_is_new: bool) -> None:
-    """Print a line for each schedule, the addresses of the server, and how to stop.
-
-    With `server_is_new` the line about the page also names the file with the server's login.
+    """Print a line for each schedule, the addresses of the server, its file with the login, how to
+    stop.
     """
     for schedule in service.schedules(now):
         due = next_cron(schedule.cron, schedule.timezone, now)

@@ -1,7 +1,7 @@
 """Decide when nights, trainings, refetches and translations are due.
 
-The schedules are crons in the time zone of the exchange. A running `dtml serve` writes which
-markets it serves, and holds a lock until it ends, whatever ends it.
+Schedules are crons in the exchange's time zone. A running `dtml serve` writes which markets it
+serves, and holds a lock.
 """
 
 import fcntl
@@ -37,10 +37,9 @@ Work = Literal["night", "training", "refetch", "watch", "translations"]
 
 @dataclass(frozen=True)
 class Schedule:
-    """Hold when a kind of work is due, as a cron in a time zone.
+    """When a kind of work is due, as a cron in a time zone, with the parameters of its runs.
 
-    `market` is the market's name, those of all markets for "watch", "all" for "translations".
-    `parameters` are those of its runs.
+    `market` is its name, all names for "watch", "all" for "translations".
     """
 
     market: str
@@ -65,8 +64,7 @@ def schedules_of(
 ) -> list[Schedule]:
     """Return every schedule of a market; `cron` replaces that of its nights.
 
-    The usual close and the time zone are those of its exchange around `now`. A market whose model
-    is never retrained has no training.
+    Close and time zone are those of its exchange around `now`.
     """
     zone = usual_week(market.calendar, now.date()).timezone.key
     crons: dict[Work, str] = {
@@ -82,9 +80,8 @@ def schedules_of(
 
 
 def night_cron(market: Market, now: datetime, delay: timedelta = DELAY) -> str:
-    """Return the cron of a market's nights in its exchange's time zone.
-
-    They are due `delay` after its usual close.
+    """Return the cron of a market's nights, `delay` after its usual close, in its exchange's time
+    zone.
     """
     week = usual_week(market.calendar, now.date())
     due = week.close + delay  # since midnight of the session; from 24 hours on, it is a day later
@@ -112,19 +109,15 @@ def require_cron(cron: str) -> None:
 
 
 def next_cron(cron: str, timezone: str, now: datetime) -> datetime:
-    """Return when a Prefect server starts the next run of a cron, in the time zone of the cron.
-
-    Like the server, this counts in local time without its changes to and from summer time.
-    """
+    """Return a cron's next run; as in the server, in local time without changes to summer time."""
     zone = ZoneInfo(timezone)
     local_now = now.astimezone(zone).replace(tzinfo=None)
     return next(CronSim(cron, local_now)).replace(tzinfo=zone)
 
 
 def skip_reason(market: Market, scheduled: datetime) -> str | None:
-    """Return why a night due at a moment is skipped; None where it is not.
-
-    It is skipped where no session closed in the 24 hours before that moment.
+    """Return why a night is skipped: no session closed in the 24 hours before it was due; else
+    None.
     """
     calendar = market.calendar
     last_closed = last_closed_session(calendar, scheduled, grace=timedelta(0))
@@ -140,10 +133,9 @@ def skip_reason(market: Market, scheduled: datetime) -> str | None:
 
 
 def next_night(market: Market, now: datetime, delay: timedelta = DELAY) -> datetime:
-    """Return when the market's next night after `now` is due, in UTC.
+    """Return when the market's next night that is not skipped is due, in UTC.
 
-    Runs that the cron starts on days without a session are skipped, so they do not count. Raises
-    DtmlError after the end of the calendar.
+    Raises DtmlError after the end of the calendar.
     """
     week = usual_week(market.calendar, now.date())
     # The night of this session is due already, unless it closed earlier than usual: then the cron
@@ -165,10 +157,7 @@ SERVED = "served.json"
 
 @dataclass(frozen=True)
 class Serving:
-    """Hold the markets that are served, and the time from the usual close to their nights.
-
-    `cron` is that of all nights, None for those of the exchanges.
-    """
+    """The markets that are served, the time from usual close to nights, or their one `cron`."""
 
     markets: tuple[str, ...]
     delay: timedelta
@@ -186,10 +175,7 @@ def write_serving(folder: Path, markets: Iterable[str], delay: timedelta, cron: 
 
 
 def serving() -> Serving | None:
-    """Return what the running service of this data folder serves; None where none runs.
-
-    None also while the service starts, and where the folder may not be read.
-    """
+    """Return what this data folder's running service serves; None without one."""
     folder = data_folder() / "prefect"
     with suppress(OSError, ValueError):
         try:

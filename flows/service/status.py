@@ -1,7 +1,4 @@
-"""Report the status of every market: its last night, what is late, its model, its scores.
-
-Nothing is written.
-"""
+"""Report the status of every market: its last night, what is late, its model, its scores."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -42,10 +39,9 @@ WAITING_DAYS = 7  # an alert that no service accepted in a week is no longer sen
 
 @dataclass(frozen=True)
 class Skill:
-    """Hold a running figure with its 95 % interval, beside that of the best naive rule.
+    """A running figure with its 95 % interval, NaN below 20 nights, beside the best naive rule's.
 
-    The ends of the interval are NaN below 20 nights. `rule` is the name of the rule, `rule_value`
-    its figure; both are None where no rule was scored on as many nights.
+    `rule` is None where none was scored on as many nights.
     """
 
     value: float
@@ -57,12 +53,10 @@ class Skill:
 
 @dataclass(frozen=True)
 class ModelAge:
-    """Hold the latest model, and when the market's policy requires another.
+    """The latest model, and when the market's policy requires another.
 
-    `trained_on` is the last session that it was trained on, `age` the number of sessions closed
-    since then; None where the exchange is unknown. `policy` is the age in sessions at which nights
-    train another model, "missing" (they train where no model is usable), or "never"; None where the
-    market's definition is unknown.
+    `age` counts the sessions closed since `trained_on`; `policy` is the age of a retraining,
+    "missing" or "never". None: exchange or definition unknown.
     """
 
     run_id: str
@@ -74,18 +68,13 @@ class ModelAge:
 
 @dataclass(frozen=True, kw_only=True)
 class MarketStatus(Timeliness):
-    """Hold the status of a market.
+    """The status of a market, None where its exchange is unknown.
 
-    `outcome`, `gaps` (stocks left out), `reason` and `started_at` are those of the last night. Its
-    `outcome` is complete, complete_with_gaps, refused, running or interrupted; None before the
-    first night. `age` counts the sessions closed since the last complete night. `rejected_bars`
-    counts those of the last REJECTED_SESSIONS sessions.
-
-    `scored_nights` is the number of nights with an outcome; `acc` and `mcc` are the running scores
-    over them, None without any. `ranked_by` names the predictor that ranks the stocks. What depends
-    on the exchange is None if the exchange is unknown. `note` says what the user should know about
-    the exchange or its calendar. `second_source` is how the last comparison with the market's
-    second source ended, None without one.
+    `outcome`, `gaps`, `reason` and `started_at` are of the last night: complete,
+    complete_with_gaps, refused, running or interrupted. `age` counts sessions closed since the last
+    complete night, `rejected_bars` those of REJECTED_SESSIONS. `acc` and `mcc` run over
+    `scored_nights`. `note` is about the exchange or its calendar, `second_source` how the last
+    comparison ended.
     """
 
     gaps: int
@@ -114,12 +103,9 @@ class MarketStatus(Timeliness):
 def named_markets(
     engine: Engine, names: Sequence[str], files: Sequence[Path]
 ) -> dict[str, Market | None]:
-    """Return the markets of these names and files, by name.
+    """Return the markets of these names and files, by name, else all with a night or a fetch.
 
-    Without names, they are all markets of which the store has a night or a fetch. `files` then add
-    none: they only define users' own markets among these. A name maps to None if neither the
-    package nor a file, given or stored, defines it. With names, raises UsageError for a name or a
-    file of a market that the store lacks.
+    A market that nothing defines is None. Raises UsageError for a named one that the store lacks.
     """
     of_files = [read_market(file.stem, file) for file in files]
     markets_of_files = {market.name: market for market in of_files}
@@ -135,10 +121,7 @@ def named_markets(
 
 
 def market_status(engine: Engine, name: str, market: Market | None, now: datetime) -> MarketStatus:
-    """Return the status of one market at the moment `now`.
-
-    `market` is None for one whose definition is unknown.
-    """
+    """Return the status of a market at `now`; `market` is None where its definition is unknown."""
     closed: date | None = None
     rejected_bars: int | None = None
     calendar_ends: date | None = None
@@ -214,9 +197,8 @@ def market_status(engine: Engine, name: str, market: Market | None, now: datetim
 
 
 def _second_source(conn: Connection, market: Market) -> str | None:
-    """Return how the last comparison with a market's second source ended, in words.
-
-    None where nothing was compared yet.
+    """Return in words how the last comparison with a market's second source ended; None without
+    any.
     """
     comparison = read_row(conn, "comparison_log", market=market.name, order="-as_of")
     if market.second_source is None or comparison is None:
@@ -230,10 +212,7 @@ def _second_source(conn: Connection, market: Market) -> str | None:
 
 
 def waiting_alerts(conn: Connection, now: datetime, market: str | None = None) -> pd.DataFrame:
-    """Return the alerts of the last WAITING_DAYS days that are not stored as sent, oldest first.
-
-    They are those of one market, or of all if `market` is None, in the columns of the table alert.
-    """
+    """Return the unsent alerts of the last WAITING_DAYS days of a market, or all, oldest first."""
     unsent = read(
         conn, "alert", market=where.given(market), sent_at=None, order="raised_at, market, kind"
     )

@@ -41,16 +41,13 @@ class Due:
 
 @dataclass(frozen=True, kw_only=True)
 class Timeliness:
-    """Say how late the nights of a market are.
+    """How late the nights of a market are; None where exchange and calendar do not tell.
 
-    `as_of`, `outcome` and `finished_at` are those of its last night, `scheduled_at` is when that
-    was due, and `opens_at` when the session that it predicts opens. `is_nightly` says that further
-    nights are expected: the running `dtml serve` serves the market, or its last night is of the
-    last month. A market of which only past days were run, as from files that end years ago, is
-    never late. `due` is the last night that should be complete by now, `TOLERANCE` after its
-    moment. `missing` is the first night that is not complete, or where none is complete the last
-    one; `late_seconds` have passed since its moment, 0 before it. `next_run` is when the next night
-    is due. What the exchange and its calendar do not tell is None.
+    `as_of`, `outcome`, `finished_at` and `scheduled_at` are of its last night, whose session opens
+    at `opens_at`. `is_nightly`: a running `dtml serve` serves it, or that night is of the last
+    month; other markets are never late. `due` is the last night that should be complete,
+    `TOLERANCE` after its moment; `missing` the first that is not, `late_seconds` ago. `next_run` is
+    the next night's moment.
     """
 
     market: str
@@ -124,10 +121,7 @@ def moment(when: datetime) -> str:
 
 
 def timeliness(conn: Connection, name: str, market: Market | None, now: datetime) -> Timeliness:
-    """Return how late the nights of a market are; `market` is None if its definition is unknown.
-
-    Only views are read, so that a role of `dtml db grant-reader` may call this.
-    """
+    """Return how late a market's nights are, from views alone; None: unknown definition."""
     last = read_row(conn, "night_log", market=name, order="-as_of")
     complete = read_value(conn, "night_log", "as_of", market=name, status=COMPLETE, order="-as_of")
     as_of: date | None = None if last is None else last["as_of"]

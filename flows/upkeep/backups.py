@@ -45,10 +45,8 @@ class Manifest:
 
 
 def checkpoints(engine: Engine) -> Iterator[tuple[str, str, str, str | None]]:
-    """Yield the checkpoint of each training that has one, and what is wrong with its file.
-
-    Each is the id of its run or rankers, its path below the data folder, its SHA-256, and the fault
-    of the file; None for a file that is whole.
+    """Yield id, path below the data folder, SHA-256 and fault (or None) of each training's
+    checkpoint.
     """
     with reading(engine) as conn:
         runs = read(conn, "run", order="created_at, id").dropna(subset="checkpoint_path")
@@ -60,10 +58,10 @@ def checkpoints(engine: Engine) -> Iterator[tuple[str, str, str, str | None]]:
 
 
 def back_up(engine: Engine, folder: Path, progress: Progress) -> Manifest:
-    """Write the store as it is at one moment, its checkpoints and chains, into a new folder.
+    """Write the store as it is at one moment, its checkpoints and chains, into a new folder, or
+    nothing.
 
-    Checkpoints that are lost or damaged are left out (`Manifest.absent`). Other processes may write
-    to the store meanwhile. The folder appears whole or not at all. Raises UsageError for a folder
+    Lost or damaged checkpoints are left out (`Manifest.absent`). Raises UsageError for a folder
     that is not empty, and for a file; DtmlError for a checkpoint that changes meanwhile.
     """
     folder = folder.absolute()
@@ -120,11 +118,10 @@ def _copy(folder: Path, name: str) -> str:
 
 
 def read_backup(folder: Path) -> Manifest:
-    """Read a backup's manifest, and check that the folder has the files it lists, and no others.
+    """Read a backup's manifest, and check its files: it may come from somebody else.
 
-    The backup may come from somebody else, so nothing in it is taken for granted. Raises UsageError
-    for a folder that is no backup this version can read, or that has other files, and DtmlError for
-    a file that is missing or damaged.
+    Raises UsageError for no backup of this version, or with other files, DtmlError for a missing or
+    damaged file.
     """
     manifest = _read_manifest(folder)
     if manifest.schema != REVISION:
@@ -155,11 +152,10 @@ def read_backup(folder: Path) -> Manifest:
 
 
 def restore(folder: Path, manifest: Manifest, target: Engine, progress: Progress) -> None:
-    """Fill an empty store, the data folder and the chains from a backup.
+    """Fill an empty store, the data folder and the chains from a backup and its checked `manifest`.
 
-    `manifest` is what `read_backup` returned for the folder. Raises StoreUsageError for a `target`
-    that has rows, and UsageError for weights that belong to no model of the backup, and where
-    another file has the name of one of the backup.
+    Raises StoreUsageError for a `target` with rows, UsageError for weights of no model, and where
+    another file has the name of one.
     """
     prepare(target)  # makes the tables in an empty database
     with reading(target) as conn:

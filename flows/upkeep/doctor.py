@@ -52,9 +52,8 @@ OPTIONAL = ("yahoo", "feeds", "calendars")  # parts without which some nights ca
 
 @dataclass(frozen=True)
 class Finding:
-    """Hold the result of one check of the machine.
-
-    A night can do without a part that is not `needed`.
+    """The result of one check of the machine; a night can do without a part that is not
+    `needed`.
     """
 
     part: str
@@ -64,12 +63,11 @@ class Finding:
 
 
 def examined(device: str = "auto") -> Iterator[Finding]:
-    """Yield a finding for each part of this machine, one after the other.
+    """Yield a finding for each part of this machine; a check that fails is one too.
 
-    A check that fails is a finding too. The self-test runs on the `device`: cpu, cuda, or auto for
-    every device of the machine; cuda fails where there is no GPU. The checks start a temporary
-    Prefect server where none is set, ask Yahoo and the user's own feeds for the prices of a week,
-    and make the folders and the store's tables where there are none.
+    The self-test runs on `device`: cpu, cuda, or auto for every one. The checks start a temporary
+    Prefect server where none is set, ask Yahoo and own feeds for a week, and make folders and
+    tables.
     """
     gpus = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
     devices = {"cpu": ["cpu"], "cuda": gpus or ["cuda"], "auto": ["cpu", *gpus]}[device]
@@ -128,9 +126,8 @@ def _processor() -> str:
 
 
 def _writable(folder: Path, variable: str) -> str:
-    """Return how much room a folder has; `variable` is the setting that names another folder.
-
-    Raises DtmlError where nothing can be written, or where less than `ROOM` is free.
+    """Return how much room a folder has; raises DtmlError, naming `variable`, below `ROOM` or read
+    only.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -163,9 +160,8 @@ def _database() -> str:
 
 
 def _clock() -> str:
-    """Return this machine's time and zone.
-
-    Raises DtmlError if the clock of a PostgreSQL server differs by more than `APART_S`.
+    """Return this machine's time and zone; raises DtmlError more than `APART_S` from
+    PostgreSQL's.
     """
     engine = open_engine()
     if engine.dialect.name == "postgresql":
@@ -187,7 +183,7 @@ def _clock() -> str:
 def _calendars() -> str:
     """Return how many calendars the store's markets have, and when the first of these ends.
 
-    Raises DtmlError where at most sixty days are left (`CALENDAR_WARNING`).
+    Raises DtmlError where at most `CALENDAR_WARNING` is left.
     """
     ends: dict[AnyCalendar, date] = {}
     for market in named_markets(open_engine(), (), ()).values():
@@ -202,11 +198,9 @@ def _calendars() -> str:
 
 
 def _prefect() -> str:
-    """Return the server that flows would use, once it has answered.
+    """Return the server that flows would use: PREFECT_API_URL, or a temporary one, ended here.
 
-    It is the server of PREFECT_API_URL or, where that is not set, a temporary one, which is started
-    and ended here. PREFECT_API_URL then still names the ended one, so this process cannot run flows
-    afterwards. Raises DtmlError where it does not answer, and where it requires no login.
+    This process cannot run flows afterwards. Raises DtmlError without an answer, or a login.
     """
     url = os.environ.get("PREFECT_API_URL")
     if url:
@@ -257,10 +251,10 @@ def _feeds() -> str:
 
 
 def _last_week(market: Market, source: Source) -> str:
-    """Return in words what a source answers for the last week of a market's index.
+    """Return in words what a source answers for the last week of a market's index, or first
+    constituent.
 
-    Of an index that is computed from its constituents, the first of these is asked for. Raises
-    DtmlError where there was no bar.
+    Raises DtmlError where there was no bar.
     """
     symbol = market.index.symbol
     if market.index.of_constituents:

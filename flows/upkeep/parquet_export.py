@@ -15,10 +15,7 @@ log = logging.getLogger(__name__)
 
 
 def export_if_asked(engine: Engine, market: str) -> None:
-    """Export a market's part of VIEWS to the folder that DTML_EXPORT names, if it is set.
-
-    A failure is logged as a warning.
-    """
+    """Export a market's part of VIEWS to DTML_EXPORT, if set; a failure is a warning."""
     folder = export_folder()
     if folder is None:
         return

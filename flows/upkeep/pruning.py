@@ -1,7 +1,6 @@
-"""Prune a store and its folders: remove what no replay needs, after saying what that is.
+"""Remove what no replay needs from a store and its folders, after saying what that is.
 
-Rows and the files that they name go in one transaction, so that an interrupted pruning can be run
-again. The states of a training that has ended go at once.
+Rows and their files go in one transaction, so that an interrupted pruning can be run again.
 """
 
 import re
@@ -53,9 +52,8 @@ def drop_states(market: str, as_of: date) -> None:
 
 
 def drop_state(folder: Path, *, ignore_errors: bool = True) -> None:
-    """Rename the folder of a training's state and then remove it, if it is there.
-
-    A training that resumed from half a state would make another model.
+    """Rename the folder of a training's state and then remove it: none resumes from half a
+    state.
     """
     renamed = folder.with_name(f"{folder.name.removesuffix(REMOVING)}{REMOVING}")
     if folder != renamed and folder.exists():
@@ -137,10 +135,8 @@ def plan(engine: Engine, keep: int) -> Plan:
 
 
 def prune(engine: Engine, keep: int) -> Plan:
-    """Remove what `plan` returns, and return it. No market can have a night meanwhile.
-
-    Raises StoreBusyError, and removes nothing, when a process is working on a market, and
-    UsageError as `plan` does.
+    """Remove what `plan` returns, and return it; raises StoreBusyError while a process works on a
+    market.
     """
     with reading(engine) as conn:
         names = markets(conn)
@@ -161,10 +157,7 @@ def prune(engine: Engine, keep: int) -> Plan:
 
 
 def _old_pages(conn: Connection, first_kept: Mapping[str, date]) -> list[Path]:
-    """Return the pages of the store's complete nights before the first one kept.
-
-    `dtml report` can write them again.
-    """
+    """Return the pages, which `dtml report` can write again, before the first night kept."""
     pages: list[Path] = []
     for market, first in first_kept.items():
         old = read(conn, "night", market=market, status=COMPLETE, as_of=where.before(first))
