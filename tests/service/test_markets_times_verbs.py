@@ -104,11 +104,11 @@ MAY_BE_EMPTY = {  # the lists of a command's JSON that tell what is wrong, new o
     "db check": {"found"},
 }
 NO_LINK = ("/alive", "/health", "/metrics", "/live", "/charts.js", "/live.js")
-OF_A_KIND = 3  # addresses visited that differ in names and values alone
+OF_A_KIND = 2  # addresses visited that differ in names and values alone
 
 WHOLE_PRICES = ("JPY", "KRW")
 LAST = date(2025, 11, 28)  # no night is later, nor later than the market's list of stocks
-SESSIONS, STOCKS, NIGHTS = 420, 40, 3
+SESSIONS, STOCKS, NIGHTS = 420, 13, 3
 
 
 def test_every_command_is_run_or_said_why_not() -> None:
@@ -223,6 +223,9 @@ def be_brief(monkeypatch: pytest.MonkeyPatch) -> None:
     one_epoch = vary(nightly(), {"epochs": 1, "first_kept_epoch": 1, "seeds": 1})
     monkeypatch.setattr("dtml.experiments.nightly", lambda: one_epoch)
     monkeypatch.setattr("flows.audit.STOCKS", 11)
+    for setting in ("DATES", "EPOCHS", "MEMBERS"):
+        monkeypatch.setattr(f"dtml.lookahead.audit.{setting}", 1)
+    monkeypatch.setattr("dtml.lookahead.pipeline.LOOK_BACK", 2)
 
 
 def without_rows(store: Engine, market: str) -> dict[str, object]:
