@@ -1,16 +1,14 @@
 """Measure what a ranking earns above equal parts when it is held for 1, 5, 10 or 20 sessions.
 
-`python -m benchmarks.horizons [kospi200 sp500 csi300] [--boosting] [--prices FOLDER]`. For each
-market and holding period, rankers are trained and walked with the gap that its outcomes need. Three
-ways to trade are compared: all at once, in staggered parts, and by separate ranks to buy and to
-hold. Features, penalty, model and the settings of each way are chosen on the sessions before the
-first scored close alone; the scored days are then read once. Figures are net of the costs in the
-market's file, less what equal parts of all stocks earned without costs.
+`python -m benchmarks.horizons [kospi200 sp500 csi300] [--prices FOLDER]`. For each market and
+holding period, ridges are trained and walked with the gap that its outcomes need. Three ways to
+trade are compared: all at once, in staggered parts, and by separate ranks to buy and to hold.
+Features, penalty and the settings of each way are chosen on the sessions before the first scored
+close alone; the scored days are then read once. Figures are net of the costs in the market's file,
+less what equal parts of all stocks earned without costs.
 """
 
 import argparse
-import resource
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -35,7 +33,7 @@ from dtml.markets.definition import YEAR, Constituent, FeatureSet, Leg, Trading
 from dtml.prices.bars import HINDSIGHT, bars_frame, check
 from dtml.prices.sessions import sessions_between
 from dtml.ranking.features import FEATURE_SETS
-from dtml.ranking.models import RANK_VARIANCE, BoostingConfig, blend, fit_boosting
+from dtml.ranking.models import RANK_VARIANCE
 from dtml.ranking.outcomes import outcomes, sessions_to
 from dtml.ranking.panel import Grid
 from dtml.ranking.walk import History, earliest, folds, market_panel
@@ -247,68 +245,43 @@ class RidgeWalk:
         return np.where(history.there, scores, np.nan)
 
 
-def boosting_scores(history: History, walked: Sequence[Split], feature_set: FeatureSet) -> Grid:
-    """Return the scores of a boosting that is trained anew for every second fold."""
-    width = len(FEATURE_SETS[feature_set])
-    scores = np.full_like(history.outcome, np.nan)
-    for position, fold in enumerate(walked):
-        if position % 2 == 0:
-            rows, outcome = history.rows(fold.trained)
-            model = fit_boosting(rows[:, :width], outcome, BoostingConfig())
-        there = history.there[fold.scored]
-        features = history.features[fold.scored, :, :width]
-        scores[fold.scored][there] = model.score(features[there])
-    return scores
-
-
 @dataclass(frozen=True)
 class Horizon:
     """The scores of a leg on the validation and the scored days, and how they were chosen."""
 
-    leg: Leg
     chosen: str
     gain_of_long: str  # in rank IC on validation days, of the features "long" over "usual"
     scores: Grid
     rank_ic: str  # on the scored days
 
 
-def horizon_of(prices: Prices, leg: Leg, *, with_boosting: bool) -> Horizon:
-    """Choose features, penalty and model on validation days, and score the days that follow."""
+def horizon_of(prices: Prices, leg: Leg) -> Horizon:
+    """Choose features and penalty on validation days, and score the days that follow."""
     history = prices.history_of(leg)
     validation, scored = prices.spans
+    overlap = sessions_to(leg)
     # The outcomes of these days ended before the first scored day.
-    ended = slice(validation.start, validation.stop - sessions_to(leg))
+    ended = slice(validation.start, validation.stop - overlap)
+    outcome = history.outcome[ended]
     ridge = RidgeWalk(history)
     walked = prices.folds(history, validation)
     trials: dict[tuple[FeatureSet, float], Grid] = {}
     for feature_set, penalty in product(FEATURE_SETS, PENALTIES):
         trials[feature_set, penalty] = ridge.scores(walked, feature_set, penalty)
-    outcome = history.outcome[ended]
 
-    def quality(scores: Grid) -> float:
-        return float(np.nanmean(rank_ics(*both_known(scores[ended], outcome))))
+    def quality(trial: tuple[FeatureSet, float]) -> float:
+        return float(np.nanmean(rank_ics(*both_known(trials[trial][ended], outcome))))
 
-    best_set, best_penalty = max(trials, key=lambda trial: quality(trials[trial]))
-    models = {"ridge": trials[best_set, best_penalty]}
-    if with_boosting:
-        models["boosting"] = boosting_scores(history, walked, best_set)
-        models["blend"] = blend(models)
-    best_model = max(models, key=lambda name: quality(models[name]))
-    test_folds = prices.folds(history, scored)
-    later = {"ridge": ridge.scores(test_folds, best_set, best_penalty)}
-    if best_model != "ridge":
-        later["boosting"] = boosting_scores(history, test_folds, best_set)
-        later["blend"] = blend(later)
-    scores = models[best_model].copy()
-    scores[scored] = later[best_model][scored]
-    overlap = sessions_to(leg)
+    best_set, best_penalty = max(trials, key=quality)
+    scores = trials[best_set, best_penalty]
+    later = ridge.scores(prices.folds(history, scored), best_set, best_penalty)
+    scores[scored] = later[scored]
     long_scores = trials["long", best_penalty][ended]
     usual_scores = trials["usual", best_penalty][ended]
     gain = paired_rank_ic(long_scores, usual_scores, outcome, overlap=overlap)
     found = score_ranking(scores[scored], history.outcome[scored], overlap=overlap)
     return Horizon(
-        leg=leg,
-        chosen=f"{best_model}, {best_set} features, penalty {best_penalty:g}",
+        chosen=f"{best_set} features, penalty {best_penalty:g}",
         gain_of_long=f"{gain.value:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}]",
         scores=scores,
         rank_ic="{rank_ic:.4f} [{rank_ic_low:.4f}, {rank_ic_high:.4f}]".format(**found),
@@ -368,23 +341,12 @@ def settings_of(way: str, leg: Leg, trading: Trading) -> Iterator[Setting]:
         yield Setting(way, leg, replace(trading, top=top, smooth=smooth, band=band), buy)
 
 
-def gains(track: pd.DataFrame, equal: pd.DataFrame) -> Float[ndarray, " days"]:
-    """Return the net return of each day less that of equal parts."""
-    return np.asarray(track["net"] - equal["net"], dtype=float)
-
-
-def a_year(gain: Float[ndarray, " days"]) -> tuple[float, float, float]:
-    """Return the mean gain of a year in percent, and the ends of its 95 % interval over days."""
+def a_year(gain: Float[ndarray, " days"]) -> str:
+    """Return the mean gain of a year in percent, with its 95 % interval over days."""
     scaled = 100 * YEAR * gain
     summands = np.stack([scaled, np.ones_like(scaled)], axis=-1)[:, None]  # [days 1 2]
     low, high = day_interval(summands, ratio, resamples=RESAMPLES)
-    return float(scaled.mean()), float(low[0]), float(high[0])
-
-
-def with_ends(found: tuple[float, float, float]) -> str:
-    """Return a figure of `a_year` with its interval."""
-    value, low, high = found
-    return f"{value:+.1f} % [{low:+.1f}, {high:+.1f}]"
+    return f"{scaled.mean():+.1f} % [{low[0]:+.1f}, {high[0]:+.1f}]"
 
 
 @dataclass(frozen=True)
@@ -393,105 +355,74 @@ class Cell:
 
     setting: Setting
     validation_sharpe: float  # per session, of the gain over equal parts
-    validation_gain: float
-    gain: tuple[float, float, float]
-    beta: float  # the slope of its daily returns on those of equal parts
-    beyond_beta: tuple[float, float, float]  # net, less beta times equal parts
-    days: int
+    gain: str
     turnover: float
-    net: float
-
-    def row(self, horizon: Horizon) -> str:
-        """Return the row of the table."""
-        cells = (
-            str(HORIZONS[self.setting.leg]),
-            horizon.rank_ic,
-            self.setting.way,
-            str(self.setting),
-            f"{self.validation_gain:+.1f} %",
-            f"{self.turnover:.1%}",
-            f"{self.net:+.1f} %",
-            with_ends(self.gain),
-            f"{self.beta:.2f}",
-            with_ends(self.beyond_beta),
-            str(self.days),
-        )
-        return f"| {' | '.join(cells)} |"
 
 
 def cell_of(way: str, leg: Leg, trading: Trading, validation: Traded, scored: Traded) -> Cell:
     """Choose the setting of a way on validation days, and follow it on the scored days."""
+
+    def gain_of(track: pd.DataFrame, traded: Traded) -> Float[ndarray, " days"]:
+        return np.asarray(track["net"] - traded.equal["net"], dtype=float)
+
     settings = list(settings_of(way, leg, trading))
-    tried = [gains(setting.track(validation), validation.equal) for setting in settings]
-    ratios = [session_sharpe(gain) for gain in tried]
+    ratios = [session_sharpe(gain_of(each.track(validation), validation)) for each in settings]
     best = int(np.nanargmax(ratios))
     track = settings[best].track(scored)
-    net = track["net"].to_numpy(dtype=float)
-    equal = scored.equal["net"].to_numpy(dtype=float)
-    beta = float(np.cov(net, equal)[0, 1] / np.var(equal, ddof=1))
-    return Cell(
-        setting=settings[best],
-        validation_sharpe=ratios[best],
-        validation_gain=100 * YEAR * float(tried[best].mean()),
-        gain=a_year(net - equal),
-        beta=beta,
-        beyond_beta=a_year(net - beta * equal),
-        days=len(track),
-        turnover=float(track["turnover"].mean()),
-        net=100 * YEAR * float(net.mean()),
-    )
+    gain = a_year(gain_of(track, scored))
+    return Cell(settings[best], ratios[best], gain, float(track["turnover"].mean()))
 
 
-def measure(name: str, folder: Path, *, with_boosting: bool) -> None:
+def measure(name: str, folder: Path) -> None:
     """Print the tables of a market."""
-    begin = time.process_time()
     prices = Prices.read(FILES[name], folder)
-    horizons = {leg: horizon_of(prices, leg, with_boosting=with_boosting) for leg in HORIZONS}
+    horizons = {leg: horizon_of(prices, leg) for leg in HORIZONS}
     scores = {leg: horizon.scores for leg, horizon in horizons.items()}
     print(f"\n**{name}**: {FILES[name].first} to {FILES[name].last}\n")
-    print("| sessions held | chosen on validation days | long over usual features, rank IC |")
-    print("| --- | --- | --- |")
-    for leg, horizon in horizons.items():
-        print(f"| {HORIZONS[leg]} | {horizon.chosen} | {horizon.gain_of_long} |", flush=True)
     print(
-        "\n| sessions held | rank IC [95 %] | way | setting | validation, over equal parts "
-        "| turnover a day | net a year | over equal parts [95 %] | beta "
-        "| over beta times equal parts [95 %] | days |"
+        "| sessions held | chosen on validation days | long over usual features, rank IC "
+        "| rank IC [95 %] |\n| --- | --- | --- | --- |"
     )
-    print(f"|{' --- |' * 11}")
+    for leg, horizon in horizons.items():
+        print(
+            f"| {HORIZONS[leg]} | {horizon.chosen} | {horizon.gain_of_long} | {horizon.rank_ic} |"
+        )
+    print(
+        "\n| sessions held | way | setting | turnover a day | over equal parts, a year [95 %] |"
+        "\n| --- | --- | --- | --- | --- |"
+    )
     validation, scored = prices.spans
     # The last ranking before the scored days is left out: its return ends after they begin.
     chosen_on = Traded.of(prices, scores, slice(validation.start, validation.stop - 1))
     read_once = Traded.of(prices, scores, scored)
-    trading = prices.market.trading
     cells = []
     for leg, way in product(HORIZONS, WAYS):
         if HORIZONS[leg] == 1 and way == STAGGERED:
             continue  # a single part: the same as all at once
-        cells.append(cell_of(way, leg, trading, chosen_on, read_once))
-        print(cells[-1].row(horizons[leg]), flush=True)
+        cell = cell_of(way, leg, prices.market.trading, chosen_on, read_once)
+        cells.append(cell)
+        print(
+            f"| {HORIZONS[leg]} | {way} | {cell.setting} | {cell.turnover:.1%} | {cell.gain} |",
+            flush=True,
+        )
     best = max(cells, key=lambda cell: cell.validation_sharpe)
     print(
         f"\n{name}: what validation days put first, {best.setting.way} for "
-        f"{HORIZONS[best.setting.leg]} sessions, earned {with_ends(best.gain)} a year over "
-        "equal parts"
+        f"{HORIZONS[best.setting.leg]} sessions, earned {best.gain} a year over equal parts"
     )
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(f"{time.process_time() - begin:.0f} s of the processor, {memory:.1f} GB at most")
 
 
 def main() -> None:
     """Print the tables of the markets named, or of all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("markets", nargs="*", metavar="MARKET", help=", ".join(FILES))
-    parser.add_argument("--boosting", action="store_true", help="also train boosting")
     parser.add_argument("--prices", type=Path, default=SHARED / "prices", metavar="FOLDER")
     options = parser.parse_args()
     unknown = [name for name in options.markets if name not in FILES]
     if unknown:
         parser.error(f"no such market: {', '.join(unknown)}")
     for name in options.markets or FILES:
-        measure(name, options.prices, with_boosting=options.boosting)
+        measure(name, options.prices)
 
 
 if __name__ == "__main__":
