@@ -39,18 +39,14 @@ class Store:
             return predictions.prediction_history(conn, market=market, symbol=symbol)
 
     def rankings(self, market: str) -> pd.DataFrame:
-        """Return each predictor's rankings: the table stock_rank, with symbol in place of
-        instrument_id.
-        """
+        """Return each predictor's rankings: stock_rank, with symbol for instrument_id."""
         with reading(self._engine) as conn:
             return read(
                 conn, "stock_rank", market=market, order="target, made_at, predictor, place"
             )
 
     def scores(self, market: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Return the last running scores of directions and of rankings: daily_score,
-        rank_score_log.
-        """
+        """Return the last running scores: daily_score, and of rankings rank_score_log."""
         with reading(self._engine) as conn:
             direction_scores = scores.last_running_scores(conn, market)
             rank_scores = rankings.last_rank_scores(conn, market, date.max)

@@ -1,6 +1,4 @@
-"""Audit a part of a market for look-ahead: bars, settings, stored nights, latest model and
-rankers.
-"""
+"""Audit a part of a market for look-ahead: bars, settings, nights, latest model and rankers."""
 
 import os
 from collections.abc import Callable, Sequence

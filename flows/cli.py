@@ -20,9 +20,7 @@ MODULES = {name: module for listed in COMMANDS.values() for name, (module, _) in
 
 
 class LateCommand(TyperCommand):
-    """Stand in for a command, whose module is imported when it is called: `--help` waits for
-    none.
-    """
+    """Stand in for a command, whose module is imported when called: `--help` waits for none."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
@@ -86,9 +84,7 @@ def common(
 
 
 def main() -> None:
-    """Run a command and exit: 2 after a user's mistake, 130 after an interrupt, 1 after other
-    failures.
-    """
+    """Run a command and exit: 2 after a user's mistake, 130 an interrupt, 1 other failures."""
     exit_on_windows()
     prepare_output()
     # Imports make many objects and no garbage: the default threshold costs a short command a tenth

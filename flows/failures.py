@@ -102,8 +102,6 @@ def _say(message: str, code: int) -> int:
 
 
 def innermost_lines(error: BaseException, count: int = 6) -> str:
-    """Return the innermost `file:line function` of an error, the failing one last, without its
-    message.
-    """
+    """Return an error's innermost `file:line function`, the failing one last, no message."""
     frames = traceback.extract_tb(error.__traceback__)[-count:]
     return ", ".join(f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames)

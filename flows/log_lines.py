@@ -86,9 +86,7 @@ def logged_run(
 
 
 def log_ended_run(run: Run, *, seconds: float, run_id: str | None = None) -> None:
-    """Log the line of a run that has ended; `run_id` is Prefect's, by default of the flow
-    around.
-    """
+    """Log the line of a run that has ended; `run_id` is Prefect's, by default the flow's."""
     fields = _fields(run, seconds, run_id)
     log.log(run.level, "%s", run.outcome, extra={"line_kind": "run", "line_fields": fields})
 
@@ -181,9 +179,7 @@ class StandardError(logging.StreamHandler[Any]):
 
 
 class LineStream:
-    """Stand in for standard error: lines of "error:" or "warning:" get that level, others
-    information.
-    """
+    """Stand in for standard error: "error:" and "warning:" set a line's level."""
 
     def __init__(self, raw: TextIO, form: Lines) -> None:
         self.raw = raw
@@ -279,9 +275,7 @@ def set_up_logging(*, debug: bool, attended: bool = True) -> None:
 
 
 def is_journal() -> bool:
-    """Return whether standard error is systemd's journal, or is passed on to it
-    (JOURNAL_STREAM).
-    """
+    """Return whether standard error is, or goes to, systemd's journal (JOURNAL_STREAM)."""
     if os.environ.get(JOURNAL):
         return True
     try:

@@ -177,9 +177,7 @@ def ranking_of_night(night: NightFacts) -> pd.DataFrame:
 
 
 def contradicts(place: float, stocks: int, direction: str) -> bool:
-    """Return whether a stock of the better half, the middle included, is to fall, or one of the
-    worse rise.
-    """
+    """Return whether a better (or the middle) stock is to fall, or a worse one to rise."""
     if pd.isna(place):
         return False
     return direction == ("fall" if place <= (stocks + 1) / 2 else "rise")
@@ -336,9 +334,7 @@ def skill_line(night: NightFacts, leg: str, predictor: str) -> Chart | None:
 
 
 def caveats(conn: Connection, market: str) -> str:
-    """Say that nights were run too late to trade, and that prices are simulated; empty where
-    neither.
-    """
+    """Say that nights were too late to trade, and that prices are simulated, if so."""
     source = read_value(conn, "night_log", "source", market=market, order="-as_of")
     return f"{hindsight(conn, market)} {of_source(source)}".strip()
 

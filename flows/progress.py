@@ -138,9 +138,7 @@ def _steps(
 def _bar(
     text: str, total: float | None, pace_seconds: float | None = None, *more: bars.ProgressColumn
 ) -> Iterator[tuple[bars.Progress, bars.TaskID]]:
-    """Yield a bar with what is done, its time, more columns, and with `pace_seconds` the time
-    left.
-    """
+    """Yield a bar: what is done, its time, and with `pace_seconds` the time left."""
     left = [bars.TextColumn("left"), bars.TimeRemainingColumn()] if pace_seconds else []
     progress = bars.Progress(
         bars.TextColumn(text),

@@ -125,9 +125,7 @@ class Archive:
         return cls(engine=open_reader(), market=market, device=request.device)
 
     def night(self, as_of: date | None) -> dict[str, Any]:
-        """Return the row of a complete night, by default the last; raises UsageError, naming those
-        there are.
-        """
+        """Return a complete night's row, by default the last; UsageError names those there are."""
         complete = self.nights()
         if as_of is None:
             return complete[-1]
@@ -164,9 +162,7 @@ class Archive:
     def context(
         self, run: Mapping[str, Any], symbols: Iterable[str], computed_then: str | None
     ) -> MarketContext:
-        """Return a context with these stocks and a run's index, whatever the market's list says
-        today.
-        """
+        """Return a context with these stocks and a run's index, whatever the list says today."""
         # `with_symbols` keeps the dates of listed stocks. Without a list, each of these stocks is a
         # constituent on every day.
         without_stocks = replace(market_then(self.market, run), constituents=())
@@ -183,9 +179,7 @@ class Archive:
         )
 
     def model(self, run: Mapping[str, Any]) -> Model:
-        """Return the model of a run, loaded and checked once; raises DtmlError for lost or changed
-        weights.
-        """
+        """Return a run's model, loaded once; raises DtmlError for lost or changed weights."""
         if run["id"] not in self.models:
             self.models[run["id"]] = load_run(self.context(run, [], run["computed_by"]), run)
         return self.models[run["id"]]
@@ -294,9 +288,7 @@ class Comparison:
         return None if self.inputs_hash is None else self.recorded_hash == self.inputs_hash
 
     def are_within(self, tolerance: float) -> NDArray[np.bool_]:
-        """Return whether each figure made again is this close or missing in both, [stocks
-        FIGURES].
-        """
+        """Return whether each figure is this close, or missing in both, [stocks FIGURES]."""
         again = self.predictions[[f"replayed_{name}" for name in FIGURES]]
         return within(tolerance, self.predictions[[*FIGURES]], again)
 
@@ -336,9 +328,7 @@ class Replay(Comparison):
 
     @property
     def largest(self) -> tuple[str, float]:
-        """Return the stock whose probability differs most, and by how much; one missing, NaN, comes
-        first.
-        """
+        """Return the stock whose probability differs most, and by how much; missing: NaN, first."""
         rows = self.differing
         difference = (rows["replayed_probability"] - rows["probability"]).abs().to_numpy()
         place = difference.argmax()  # of NaN, the first
@@ -558,9 +548,7 @@ class Reproduction(Comparison):
 
     @property
     def is_rounding(self) -> bool:
-        """Return whether all differences are within the tolerance, and another version or machine
-        computes.
-        """
+        """Return whether all differences are in tolerance, and another version or machine is."""
         is_close = bool(self.are_within(ROUNDING).all())
         return bool(self.differing) and is_close and self.changes is not None
 
@@ -597,9 +585,7 @@ def run_of(engine: Engine, receipt: Receipt) -> dict[str, Any]:
 
 
 def market_of(run: Mapping[str, Any], market_file: Path | None) -> Market:
-    """Return the market of a run, of the package or of `market_file`; raises UsageError for
-    another's.
-    """
+    """Return a run's market, the package's or `market_file`'s; UsageError for another's."""
     name = run["market"]
     if market_file is not None and market_file.stem != name:
         raise UsageError(

@@ -107,9 +107,7 @@ def compare_sources(context: MarketContext, as_of: date, fetched: FetchResult) -
 
 
 def words_of_lost_bars(context: MarketContext, session: date) -> str:
-    """Say, to continue a sentence, that the second source has bars of a session that the store
-    lacks.
-    """
+    """Say, in half a sentence, that the second source has bars that the store lacks."""
     with reading(context.engine) as conn:
         lost = read(
             conn,

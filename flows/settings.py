@@ -90,9 +90,7 @@ WEIGHTS = re.compile(rf"{MODELS}/\w[^/\\\x00-\x1f\x7f]*\.safetensors")  # below 
 
 
 def keep_needed_variables(of_feeds: Collection[str] = ()) -> None:
-    """Remove all variables that a service's runs do not need, but those `of_feeds`: some are
-    secrets.
-    """
+    """Remove all variables, some secret, that runs do not need, but those `of_feeds`."""
     for name in list(os.environ):
         is_needed = NEEDED.fullmatch(name) and name not in NOT_NEEDED
         if not is_needed and name not in of_feeds:
@@ -171,9 +169,7 @@ def prefect_folder() -> Path:
 
 
 def prepare_prefect(*, quiet: bool) -> None:
-    """Set the variables that Prefect needs, but those set; before its first import. `quiet`: no
-    console.
-    """
+    """Set the unset variables that Prefect needs, before its import. `quiet`: no console."""
     defaults = PREFECT_DEFAULTS | {"PREFECT_LOGGING_EXTRA_LOGGERS": ",".join(OWN_LOGGERS)}
     own_home = str(own_prefect_folder())
     if os.environ.get("PREFECT_HOME", own_home) != own_home:
@@ -201,9 +197,7 @@ def prepare_prefect(*, quiet: bool) -> None:
 
 
 def import_prefect() -> None:
-    """Import Prefect in the root folder: it reads settings, which may name programs, where it is
-    imported.
-    """
+    """Import Prefect in the root folder: where it is imported it reads settings to run."""
     here = Path.cwd()
     os.chdir("/")
     try:

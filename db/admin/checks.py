@@ -105,9 +105,7 @@ def _rows(engine: Engine, statement: sa.Executable) -> Rows:
 
 
 def _dated_ahead(engine: Engine) -> Rows:
-    """Return fetches dated more than a day ahead of this machine's clock; their markets fetch
-    nothing.
-    """
+    """Return fetches dated over a day ahead of this clock; their markets fetch nothing."""
     ahead = selection(
         "price_fetch",
         columns="market, source, known_at",

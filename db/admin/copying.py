@@ -106,9 +106,9 @@ def copy_store(
                     f"{done:,}), so nothing was copied: run the same command again, and if it "
                     "differs again, correct the rows of that table in the store that is copied"
                 )
-        # PostgreSQL plans by counts that it would take only later, and copied rows do not advance its
-        # sequences. The largest number of a table without rows is NULL, with which `setval` does
-        # nothing.
+        # PostgreSQL plans by counts that it would take only later, and copied rows do not advance
+        # its sequences. The largest number of a table without rows is NULL, with which `setval`
+        # does nothing.
         for table in metadata.sorted_tables if conn.dialect.name != "sqlite" else ():
             conn.execute(text(f"analyze {table.name}"))
             numbered_column = table.autoincrement_column

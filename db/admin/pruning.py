@@ -86,9 +86,7 @@ def old_rows(conn: Connection, first_kept: Mapping[str, date], created_before: d
 
 
 def remove_rows(conn: Connection, first_kept: Mapping[str, date], old: OldRows) -> None:
-    """Remove what `old_rows` returned, but files; raises StoreError where a row has named a model
-    since.
-    """
+    """Remove what `old_rows` returned, but files; StoreError where a row names a model since."""
     for market, first in first_kept.items():
         is_old = _is_old_attention(market, first)
         conn.execute(sa.delete(tables.attention_weight).where(*is_old))
@@ -99,9 +97,7 @@ def remove_rows(conn: Connection, first_kept: Mapping[str, date], old: OldRows) 
 
 
 def _is_old_attention(market: str, first: date) -> tuple[ColumnElement[bool], ...]:
-    """Return the conditions of attention stored by a market's nights, not backtests, before
-    `first`.
-    """
+    """Return the conditions of attention of a market's nights, not backtests, before `first`."""
     attention = tables.attention_weight.c
     run = tables.run.c
     runs_of_nights = sa.select(run.id).where(run.market == market, run.kind == "nightly")

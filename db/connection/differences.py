@@ -30,9 +30,7 @@ def first_key_text(rows: pd.DataFrame, key: list[str]) -> str:
 
 
 def stored_counterparts(rows: pd.DataFrame, stored: pd.DataFrame, key: list[str]) -> pd.DataFrame:
-    """Return the stored row with the key of each of `rows`, in order; missing where _merge is
-    "left_only".
-    """
+    """Return the stored row with each key of `rows`; missing where _merge is "left_only"."""
     # Of a new night nothing is stored: a merge would take most of the time of storing it.
     if stored.empty:
         keys = rows[key].reset_index(drop=True)

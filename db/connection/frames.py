@@ -75,9 +75,7 @@ def bars(result: CursorResult[Any], ids: "pd.Series[int]") -> pd.DataFrame:
 
 
 def typed(rows: Sequence[Sequence[Any]], names: Sequence[str]) -> pd.DataFrame:
-    """Return a driver's rows as a frame; names may repeat. Whole numbers with missing ones are
-    Int64.
-    """
+    """Return a driver's rows as a frame; names may repeat. Integers with gaps are Int64."""
     columns = [_inferred(values) for values in _transposed(rows, len(names))]
     typed_rows = pd.concat(columns, axis=1) if columns else pd.DataFrame()
     typed_rows.columns = pd.Index(names)
@@ -127,9 +125,7 @@ def _parsed_moments(moments: Any, *, utc: bool) -> pd.DatetimeIndex:
 
 
 def _typed(kind: TypeEngine[Any], values: Sequence[object]) -> Any:
-    """Return values of this SQL type as an array of its dtype; a Series would take several times as
-    long.
-    """
+    """Return values of this SQL type as an array of its dtype; a Series takes far longer."""
     # `np.array` would make a matrix of values that are lists of one length.
     objects = np.fromiter(values, dtype=object, count=len(values))
     if isinstance(kind, Date):

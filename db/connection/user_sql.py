@@ -92,9 +92,7 @@ class Interruption:
 
     @contextmanager
     def calling(self, cancel: Callable[[], object]) -> Iterator[None]:
-        """Let a request call `cancel` only while the statement runs: the connection may serve
-        others later.
-        """
+        """Let a request call `cancel` only while the statement runs, not another reader's."""
         with self._lock:
             self._cancel = cancel
         try:
@@ -328,9 +326,7 @@ def _time_limit(
 
 @contextmanager
 def _cancellable(conn: Connection, interruption: Interruption) -> Iterator[None]:
-    """Let an interruption cancel what PostgreSQL runs, after which the connection is not used
-    again.
-    """
+    """Let an interruption cancel what PostgreSQL runs; its connection is not used again."""
     driver = cast(Any, conn.connection.driver_connection)
 
     def cancel() -> None:

@@ -13,9 +13,7 @@ from db.rows.nights import COMPLETE
 
 
 def attended(conn: Connection, market: str, nights: int) -> list[tuple[str, date]]:
-    """Return run and target of the nights with attention among the last complete ones, newest
-    first.
-    """
+    """Return run and target of nights with attention among the last complete, newest first."""
     last_nights = read(
         conn,
         "night_log",

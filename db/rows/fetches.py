@@ -39,9 +39,7 @@ def require_clocks_agree(conn: Connection, market: str) -> None:
 
 
 def _checked_newest(conn: Connection, market: str, now: datetime) -> datetime | None:
-    """Return the newest `known_at` of a market's fetches, else bars, else None; raises for a wrong
-    `now`.
-    """
+    """Return the newest `known_at` of fetches, else bars, else None; raises for a wrong `now`."""
     if conn.dialect.name == "postgresql":
         server = conn.execute(sa.text("select clock_timestamp()")).scalar_one()
         if abs(now - server) > AHEAD:

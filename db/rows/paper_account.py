@@ -23,9 +23,7 @@ def paper_returns(conn: Connection, market: str, last: date | None = None) -> pd
 
 
 def last_booked(conn: Connection, market: str) -> dict[str, tuple[date, float]]:
-    """Return the last booked session and equity of the paper account and its comparisons, by
-    portfolio.
-    """
+    """Return the last booked session and equity of the paper account and its comparisons."""
     booked = read(conn, "paper_return", columns="portfolio, session, equity", market=market)
     last = booked.groupby("portfolio")[["session", "equity"]].last()
     return {

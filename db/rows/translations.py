@@ -109,9 +109,7 @@ def queue_texts(conn: Connection, model: str, texts: Sequence[str], priority: in
 
 
 def why_unfit(source_text: str | bytes) -> str | None:
-    """Return why no model can translate a text: invalid UTF-8, or longer than `LONGEST_TEXT`; else
-    None.
-    """
+    """Return why no text: invalid UTF-8, or longer than `LONGEST_TEXT`; else None."""
     try:
         encoded = source_text if isinstance(source_text, bytes) else source_text.encode()
         characters = len(encoded.decode())
@@ -288,9 +286,7 @@ def _is_taken_by(worker: str) -> tuple[sa.ColumnElement[bool], ...]:
 
 
 def _first_model(conn: Connection, models: Collection[str] | None) -> str | None:
-    """Return which of the models (None: any) has the first queued text, by an index; None without
-    any.
-    """
+    """Return which of the models (None: any) has the first queued text, or None, by an index."""
     first = (
         sa.select(text.priority, text.id)
         .where(text.status == "queued")

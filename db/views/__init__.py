@@ -31,9 +31,7 @@ class ViewColumn:
 
 @dataclass(frozen=True)
 class View:
-    """A documented view: its meaning, its columns in order, and its select, the same on both
-    engines.
-    """
+    """A documented view: its meaning, columns in order, and select, the same on both engines."""
 
     name: str
     meaning: str
@@ -63,9 +61,7 @@ class View:
 
 @cache
 def views() -> Mapping[str, View]:
-    """Return the views by name, sorted; each reads only tables, so they can be created in any
-    order.
-    """
+    """Return the views by name, sorted; each reads only tables, so any order creates them."""
     return {
         file.stem: parse_view(file.stem, file.read_text(encoding="utf-8"))
         for file in sorted(FOLDER.glob("*.sql"))

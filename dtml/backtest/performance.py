@@ -100,18 +100,14 @@ def equity(net: Daily) -> Daily:
 
 
 def drawdown(net: Daily) -> Daily:
-    """Return how far equity is below its highest value so far, the initial 1 included; 0 or
-    less.
-    """
+    """Return how far equity is below its highest value so far, from 1 on; 0 or less."""
     value = equity(net)
     highest = np.maximum.accumulate(np.maximum(value, 1))
     return value / highest - 1
 
 
 def session_sharpe(net: Daily) -> float:
-    """Return the mean return over its standard deviation (ddof 1), not annualised; NaN if
-    constant.
-    """
+    """Return the mean return over its deviation (ddof 1), not annualised; NaN if constant."""
     if len(net) < 2 or np.ptp(net) == 0:
         return np.nan
     return float(net.mean() / net.std(ddof=1))

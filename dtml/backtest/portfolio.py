@@ -237,9 +237,7 @@ def _returns_to_next_fill(mark: PerSession, exit_: PerSession) -> PerSession:
 def _trade(
     drifted: Weights, target: Weights, stays: Stocks, overdue: Stocks, limit: Weights
 ) -> Weights:
-    """Return the holdings after trading to `target`, but a stock that `stays`, unless it is
-    `overdue`.
-    """
+    """Return the holdings after trading to `target`, but what `stays` and is not `overdue`."""
     if np.isnan(target).all():  # a session without weights: only what is `overdue` is traded
         return np.where(overdue, 0.0, drifted)
     # A stock at its upper limit (1) cannot be bought, one at its lower limit (-1) cannot be sold.

@@ -110,9 +110,7 @@ class Quotes:
         return self.open if fill == "next_open" else self.close
 
     def marks(self, fill: Fill) -> PerSession:
-        """Return the value of a stock at each fill: its price, or else its last open or close known
-        then.
-        """
+        """Return the value of a stock at each fill: its price, or else its last known one."""
         if fill == "close":
             return pd.DataFrame(self._known).ffill().to_numpy()
         return np.where(np.isfinite(self.open), self.open, _last_before(self._known))

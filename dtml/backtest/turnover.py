@@ -72,9 +72,7 @@ def targets(scores: PerDay, trading: Trading) -> tuple[PerDay, KeptDays]:
 
 
 def target_of_night(scores: PerDay, trading: Trading, was_target: Stocks) -> tuple[Weights, Stocks]:
-    """Return weights and kept stocks, as `targets`, of the last of some nights; `was_target` before
-    it.
-    """
+    """Return weights and kept stocks, as `targets`, of the last night, after `was_target`."""
     place = places(mean_of_last(ranked(scores), trading.smooth))
     return aim(place[-1], trading, was_target)
 
@@ -123,9 +121,7 @@ def strategy_of(trading: Trading) -> Strategy:
 def track_of(
     scores: PerDay, as_of: pd.DatetimeIndex, quotes: Quotes, trading: Trading
 ) -> pd.DataFrame:
-    """Return what following the ranking of each day earned, as
-    `dtml.backtest.portfolio.follow_on`.
-    """
+    """Return what following each day's ranking earned: `dtml.backtest.portfolio.follow_on`."""
     weights, is_kept = targets(scores, trading)
     return follow_on(weights, as_of, quotes, strategy_of(trading), kept=is_kept).track
 

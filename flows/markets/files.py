@@ -28,9 +28,7 @@ from translation.atomic_files import write_whole
 
 
 def trusted_folder() -> Path:
-    """Return the folder of what may run: `dtml/own_code` in `XDG_STATE_HOME`, or
-    `~/.local/state`.
-    """
+    """Return the folder of what may run: `dtml/own_code` in XDG_STATE_HOME, or ~/.local/state."""
     state = os.environ.get("XDG_STATE_HOME")
     home = Path(state) if state else Path.home() / ".local" / "state"
     return home / "dtml" / "own_code"

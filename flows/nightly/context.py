@@ -349,9 +349,7 @@ class Tonight:
         return bars, watermark
 
     def newest_or_error(self, first: date) -> pd.DataFrame:
-        """Return the newest bars from `first` on, without `known_at`; raises DtmlError when there
-        are none.
-        """
+        """Return the newest bars from `first` on, without `known_at`; DtmlError without any."""
         bars = self.newest(first)
         if bars.empty:
             raise no_bars_error(self.context.name, first, self.as_of, None)
@@ -364,9 +362,7 @@ class Tonight:
     def newest(
         self, first: date, last: date | None = None, symbols: Collection[str] | None = None
     ) -> pd.DataFrame:
-        """Return the newest bars of first..last, by default `as_of`, with `known_at`; there may be
-        none.
-        """
+        """Return the newest bars of first..last, by default `as_of`, with `known_at`, if any."""
         return self._newest.between(first, last or self.as_of, symbols)
 
 

@@ -119,9 +119,7 @@ def _rejected_before(context: MarketContext, accepted: pd.DataFrame) -> pd.DataF
 
 
 def bars_shown_bad(bars: pd.DataFrame, rejected: pd.DataFrame) -> pd.DataFrame:
-    """Return the rejected bars that only a later bar showed to be bad, with `reason`: they may be
-    stored.
-    """
+    """Return the rejected bars, perhaps stored, that only a later bar showed to be bad."""
     in_hindsight = rejected["reason"].isin(HINDSIGHT)
     reasons = rejected.loc[in_hindsight, ["symbol", "session", "reason"]]
     return bars.merge(reasons, on=["symbol", "session"])

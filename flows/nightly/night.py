@@ -255,9 +255,7 @@ def refuse_without_target(tonight: Tonight) -> None:
 
 
 def freeze(tonight: Tonight) -> None:
-    """Add new nights, and those run again, to the market's chain; warn of a file that cannot be
-    extended.
-    """
+    """Add nights that are new or were run again to the market's chain; warn if impossible."""
     context = tonight.context
     try:
         links = extend(context.engine, context.name)

@@ -153,9 +153,7 @@ def ask_own(
 
 
 def trust(code: OwnCode) -> None:
-    """Keep a text from this user's own file, so that its models may run it later; warn if it cannot
-    be.
-    """
+    """Keep a text from this user's own file, so that its models may run it later."""
     try:
         keep(code.text, file_of(code.text, "py"))
     except OSError as error:
@@ -169,9 +167,7 @@ def trust(code: OwnCode) -> None:
 
 
 def require_trusted(code: OwnCode) -> None:
-    """Raise OwnCodeError for a text not in the trusted folder, and write it to `refused` to be
-    read.
-    """
+    """Raise OwnCodeError for a text that is not trusted, and write it to `refused`."""
     if is_trusted(code.text, "py"):
         return
     trusted = file_of(code.text, "py")

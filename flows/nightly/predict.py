@@ -69,9 +69,7 @@ def predict_night(
 
 
 def predict_windows(context: MarketContext, model: Model, windows: Windows) -> pd.DataFrame:
-    """Return `dtml.inference.predict` of these windows, and `calibrated`, NaN without a
-    calibration.
-    """
+    """Return `dtml.inference.predict` of these windows, and `calibrated`, or NaN."""
     predictions = probabilities(model.ensemble, windows, choose_device(context.device))
     if model.calibration is None:
         return predictions.assign(calibrated=np.nan)

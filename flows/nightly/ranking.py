@@ -242,9 +242,7 @@ class Trained:
 def rankers_for(
     tonight: Tonight, *, only_stored: bool = False, anew: bool = False
 ) -> Trained | None:
-    """Return the rankers of a night, as `weights_for`; None, with a warning, where none can be
-    trained.
-    """
+    """Return a night's rankers, as `weights_for`; None, with a warning, without any."""
     name = tonight.context.name
     try:
         trained = weights_for(tonight, RANKER_WEIGHTS, only_stored=only_stored, anew=anew)

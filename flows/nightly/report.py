@@ -32,9 +32,7 @@ def publish_night(tonight: Tonight, level: float | None = None) -> Path:
 
 
 def seen(tonight: Tonight) -> Attention | None:
-    """Return which stocks looked at which in a night; None, with a warning, if its model or bars
-    are lost.
-    """
+    """Return which stocks looked at which; None, with a warning, if model or bars are lost."""
     context = tonight.context
     try:
         model = load_run(context, tonight.run)

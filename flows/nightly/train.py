@@ -57,9 +57,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Fitted:
-    """An ensemble, its calibration, and the training of each seed; `first` is the first day's
-    target.
-    """
+    """An ensemble, its calibration and trainings; `first` is the first day's target."""
 
     ensemble: Ensemble
     calibration: Calibration
@@ -276,9 +274,7 @@ def fit_model(
 
 
 def fit_seed(tonight: Tonight, seed: int, *, kind: Kind, serves: str) -> None:
-    """Train one of the seeds that `fit_model` will train with the same arguments, and leave its
-    state.
-    """
+    """Train a seed that `fit_model` will train with the same arguments; leave its state."""
     context, as_of = tonight.context, tonight.as_of
     bars, _ = tonight.known(history_start(context, as_of))
     run_id = _run_id(context, as_of, bars, [kind, serves, None])  # None: no warm start
@@ -409,9 +405,7 @@ def universe_of(market: Market) -> dict[str, Any]:
 def _run_id(
     context: MarketContext, as_of: date, bars: pd.DataFrame, purpose: list[str | None]
 ) -> str:
-    """Return a run's name: market, date, and a digest of what decides the weights, and of
-    `purpose`.
-    """
+    """Return a run's name: market, date, digest of what decides weights, and `purpose`."""
     device = choose_device(context.device).type
     versions = [version("dtml-nightshift"), torch_build(), device, CALIBRATED]
     settings = [config_of(context), universe_of(context.market), versions, purpose]

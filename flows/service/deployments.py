@@ -150,9 +150,7 @@ def _print_run(run: FlowRun, schedule: Schedule) -> None:
 def _runs(
     client: SyncPrefectClient, deployments: list[UUID], types: list[StateType], **when: Any
 ) -> list[FlowRun]:
-    """Return the newest runs of deployments in these states, oldest first, as many as the server
-    gives.
-    """
+    """Return the newest runs of deployments in these states, oldest first."""
     condition = {"deployment_id": {"any_": deployments}, "state": {"type": {"any_": types}}, **when}
     newest_first = client.read_flow_runs(
         flow_run_filter=filters.FlowRunFilter.model_validate(condition),

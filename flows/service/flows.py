@@ -163,9 +163,7 @@ def scheduled_training(request: RunRequest) -> Outcome:
 @flow(name="refetch", flow_run_name="{request.market}", persist_result=False)
 @_ending_in_a_state
 def scheduled_refetch(request: RunRequest) -> Outcome:
-    """Fetch the whole stored history again; fails, after storing the rest, where symbols have no
-    answer.
-    """
+    """Fetch the whole stored history again; fails in the end where symbols have no answer."""
     context = open_context(request)
     as_of = choose_as_of(context, None, _due())
     with market_lock(context.engine, context.name):
@@ -186,9 +184,7 @@ def scheduled_refetch(request: RunRequest) -> Outcome:
 
 @flow(name="watch", persist_result=False)
 def watch(markets: Sequence[str] = (), market_files: Sequence[Path] = ()) -> list[str]:
-    """Raise the alerts of these markets, or all; return a line for each whose night is late or
-    refused.
-    """
+    """Raise these, or all, markets' alerts; return a line for each late or refused night."""
     begin_run()
     with logged_run("watch") as run:
         engine = open_store()

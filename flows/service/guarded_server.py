@@ -17,9 +17,7 @@ END_LIMIT_S = 10  # for the server to record the last runs of tasks
 
 
 def guarded(app: ASGIApp, origin: str) -> ASGIApp:
-    """Return the application behind checks of each request: Host 127.0.0.1, and no page of another
-    origin.
-    """
+    """Return the application behind checks: Host 127.0.0.1, no page of another origin."""
     by_name = TrustedHostMiddleware(app, allowed_hosts=[HOST], www_redirect=False)
 
     async def by_origin(scope: Scope, receive: Receive, send: Send) -> None:
@@ -36,9 +34,7 @@ def guarded(app: ASGIApp, origin: str) -> ASGIApp:
 
 
 def main() -> None:
-    """Serve Prefect's application on the inherited socket of argument 1, until a signal or
-    orphaned.
-    """
+    """Serve Prefect's application on the inherited socket of argument 1, until orphaned."""
     listening = socket.socket(fileno=int(sys.argv[1]))
     origin = f"http://{HOST}:{listening.getsockname()[1]}"
     Thread(target=_end_with_parent, daemon=True).start()

@@ -272,9 +272,7 @@ def warning_of_open_server() -> str | None:
 
 
 def is_open(url: str, answer_s: float = ANSWER_S) -> bool:
-    """Return whether the Prefect server of an API accepts requests without a login; raises as
-    `ask`.
-    """
+    """Return whether a Prefect API accepts requests without a login; raises as `ask`."""
     try:
         ask(url, None, answer_s)
     except HTTPError:

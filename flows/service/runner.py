@@ -214,9 +214,7 @@ def _serve(service: Service, *, server_is_new: bool) -> None:
 
 
 def _announce(service: Service, now: datetime, *, server_is_new: bool) -> None:
-    """Print a line for each schedule, the addresses of the server, its file with the login, how to
-    stop.
-    """
+    """Print each schedule, the server's addresses, its file with the login, how to stop."""
     for schedule in service.schedules(now):
         due = next_cron(schedule.cron, schedule.timezone, now)
         if schedule.work == "night" and service.cron is None:

@@ -80,9 +80,7 @@ def schedules_of(
 
 
 def night_cron(market: Market, now: datetime, delay: timedelta = DELAY) -> str:
-    """Return the cron of a market's nights, `delay` after its usual close, in its exchange's time
-    zone.
-    """
+    """Return the cron of a market's nights, `delay` after its usual close, in local time."""
     week = usual_week(market.calendar, now.date())
     due = week.close + delay  # since midnight of the session; from 24 hours on, it is a day later
     minutes = due.seconds // 60  # of the day: `due.seconds` leaves out the whole days
@@ -116,9 +114,7 @@ def next_cron(cron: str, timezone: str, now: datetime) -> datetime:
 
 
 def skip_reason(market: Market, scheduled: datetime) -> str | None:
-    """Return why a night is skipped: no session closed in the 24 hours before it was due; else
-    None.
-    """
+    """Return why a night is skipped: no session closed in the 24 hours before; else None."""
     calendar = market.calendar
     last_closed = last_closed_session(calendar, scheduled, grace=timedelta(0))
     if scheduled - session_close(calendar, last_closed) < timedelta(days=1):

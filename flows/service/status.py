@@ -197,9 +197,7 @@ def market_status(engine: Engine, name: str, market: Market | None, now: datetim
 
 
 def _second_source(conn: Connection, market: Market) -> str | None:
-    """Return in words how the last comparison with a market's second source ended; None without
-    any.
-    """
+    """Return in words how the last comparison with the second source ended, or None."""
     comparison = read_row(conn, "comparison_log", market=market.name, order="-as_of")
     if market.second_source is None or comparison is None:
         return None

@@ -45,9 +45,7 @@ class Manifest:
 
 
 def checkpoints(engine: Engine) -> Iterator[tuple[str, str, str, str | None]]:
-    """Yield id, path below the data folder, SHA-256 and fault (or None) of each training's
-    checkpoint.
-    """
+    """Yield each training's id, path below the data folder, SHA-256 and fault, or None."""
     with reading(engine) as conn:
         runs = read(conn, "run", order="created_at, id").dropna(subset="checkpoint_path")
         rankers = read(conn, "ranker")

@@ -52,9 +52,7 @@ OPTIONAL = ("yahoo", "feeds", "calendars")  # parts without which some nights ca
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check of the machine; a night can do without a part that is not
-    `needed`.
-    """
+    """The result of one check of the machine; nights need only what is `needed`."""
 
     part: str
     said: str  # what the check found: the state of the part, or its fault and what to do
@@ -126,9 +124,7 @@ def _processor() -> str:
 
 
 def _writable(folder: Path, variable: str) -> str:
-    """Return how much room a folder has; raises DtmlError, naming `variable`, below `ROOM` or read
-    only.
-    """
+    """Return how much room a folder has; DtmlError, naming `variable`, below `ROOM`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # Some faults, such as a full disk, show only when bytes reach the disk.
@@ -160,9 +156,7 @@ def _database() -> str:
 
 
 def _clock() -> str:
-    """Return this machine's time and zone; raises DtmlError more than `APART_S` from
-    PostgreSQL's.
-    """
+    """Return this machine's time and zone; DtmlError `APART_S` off PostgreSQL's."""
     engine = open_engine()
     if engine.dialect.name == "postgresql":
         with reading(engine) as conn:

@@ -52,9 +52,7 @@ def drop_states(market: str, as_of: date) -> None:
 
 
 def drop_state(folder: Path, *, ignore_errors: bool = True) -> None:
-    """Rename the folder of a training's state and then remove it: none resumes from half a
-    state.
-    """
+    """Rename a training's state, then remove it: none resumes from half a state."""
     renamed = folder.with_name(f"{folder.name.removesuffix(REMOVING)}{REMOVING}")
     if folder != renamed and folder.exists():
         shutil.rmtree(renamed, ignore_errors=True)
@@ -135,9 +133,7 @@ def plan(engine: Engine, keep: int) -> Plan:
 
 
 def prune(engine: Engine, keep: int) -> Plan:
-    """Remove what `plan` returns, and return it; raises StoreBusyError while a process works on a
-    market.
-    """
+    """Remove and return what `plan` returns; StoreBusyError while a process works."""
     with reading(engine) as conn:
         names = markets(conn)
     with ExitStack() as locks:
