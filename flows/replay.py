@@ -548,7 +548,7 @@ class Reproduction(Comparison):
 
     @property
     def is_rounding(self) -> bool:
-        """Return whether all differences are in tolerance, and another version or machine is."""
+        """Return whether figures differ, all within tolerance, by another version or machine."""
         is_close = bool(self.are_within(ROUNDING).all())
         return bool(self.differing) and is_close and self.changes is not None
 

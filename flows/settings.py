@@ -197,7 +197,10 @@ def prepare_prefect(*, quiet: bool) -> None:
 
 
 def import_prefect() -> None:
-    """Import Prefect in the root folder: where it is imported it reads settings to run."""
+    """Import Prefect in the root folder.
+
+    It reads settings from the folder where it is imported, and some name programs to run.
+    """
     here = Path.cwd()
     os.chdir("/")
     try:

@@ -109,7 +109,7 @@ def queue_texts(conn: Connection, model: str, texts: Sequence[str], priority: in
 
 
 def why_unfit(source_text: str | bytes) -> str | None:
-    """Return why no text: invalid UTF-8, or longer than `LONGEST_TEXT`; else None."""
+    """Return why a text is unfit: invalid UTF-8, or over `LONGEST_TEXT`; else None."""
     try:
         encoded = source_text if isinstance(source_text, bytes) else source_text.encode()
         characters = len(encoded.decode())

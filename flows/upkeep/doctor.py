@@ -156,7 +156,7 @@ def _database() -> str:
 
 
 def _clock() -> str:
-    """Return this machine's time and zone; DtmlError `APART_S` off PostgreSQL's."""
+    """Return this machine's time and zone; raises DtmlError if `APART_S` off PostgreSQL's."""
     engine = open_engine()
     if engine.dialect.name == "postgresql":
         with reading(engine) as conn:
