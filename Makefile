@@ -7,7 +7,7 @@ CACHE := $(shell test -w "$$HOME" || echo --no-cache)
 # Compiled code is kept: each command that starts would otherwise compile the project again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test soak quick check coverage results pins clean
+.PHONY: run test soak check coverage results pins clean
 
 run: .venv/.ok
 	$(BIN)/dtml nightly simulated --nights 6
@@ -22,10 +22,6 @@ soak: .venv/.ok
 	$(BIN)/python -m pytest -n auto --dist worksteal -m soak
 	$(BIN)/python -m pytest -n auto -m hypothesis --hypothesis-profile=random
 	$(BIN)/python -m tests.processors
-
-# The laws that need no server and no process of their own, on SQLite alone: tests/support/quick.py chooses them.
-quick: .venv/.ok
-	$(BIN)/python -m pytest -n auto -m quick
 
 check: .venv/.ok
 	$(BIN)/ruff check .

@@ -47,7 +47,6 @@ from tests.support.postgresql_databases import (
     url_of,
 )
 from tests.support.prefect_server import end_shared_server, shared_server
-from tests.support.quick import pytest_runtest_protocol, pytest_runtest_teardown  # noqa: F401 - pytest calls them
 from tests.support.run_folder import IS_WORKER, RUN_FOLDER, remove_run_folder
 
 pytest_plugins = ("tests.support.db_commands", "tests.support.roles", "tests.support.translators")

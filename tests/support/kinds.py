@@ -1,5 +1,4 @@
-"""Which tests `make quick`, `make test` and `make soak` run: each test is of exactly one of the
-last two.
+"""Which tests `make test` and `make soak` run: each test is of exactly one of them.
 
 `make test` runs in minutes what a change must pass; `make soak` runs the rest: what repeats, kills,
 fuzzes, drives a browser, builds a wheel or takes more than a few seconds (marked `soak`), and
@@ -17,8 +16,6 @@ from zlib import crc32
 
 import pytest
 
-from tests.support.quick import is_quick
-
 T = TypeVar("T")
 ENGINES = ("sqlite", "postgresql")
 # Files of laws about SQL, locks, roles and limits, which differ between the engines.
@@ -28,15 +25,12 @@ OF_ENGINES = (
     "test_night_rows",
     "test_prediction_rows",
     "test_price_rows",
-    "test_role_limits",
     "test_roles",
     "test_rows",
     "test_schema",
     "test_service_rows",
     "test_sql_limits",
     "test_translation_queue",
-    "test_upgrade",
-    "test_view_plans",
     "test_views",
 )
 
@@ -55,7 +49,6 @@ LONG = (
     "test_night",
     "test_audit",
     "test_questions",
-    "test_yahoo_nights",
     "test_serve",
     "test_secrets",
     "test_chaos",
@@ -72,10 +65,7 @@ def begins(item: pytest.Item) -> int:
 
 
 def choose_kinds(items: Sequence[pytest.Item]) -> set[pytest.Item]:
-    """Mark each test that `make soak` runs and not `make test`, and each that `make quick` runs.
-
-    Return the tests that this run leaves out.
-    """
+    """Mark each test that `make soak` runs and not `make test`; return those that are left out."""
     cases: set[tuple[str, str]] = set()
     left_out = set()
     for item in items:
@@ -88,8 +78,6 @@ def choose_kinds(items: Sequence[pytest.Item]) -> set[pytest.Item]:
         is_of_another_quarter = (is_further or is_case_of_many) and _quarter_of(item) != QUARTER
         if QUARTER != "all" and (is_on_the_other_engine or is_of_another_quarter):
             left_out.add(item)
-        if is_quick(item):
-            item.add_marker("quick")
     return left_out
 
 
