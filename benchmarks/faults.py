@@ -1,11 +1,9 @@
 """Try every fault at every write, rename, statement and commit of the product's commands.
 
-`python -m benchmarks.faults [--engine sqlite postgresql] [--work NAME ...] [--share N] [--seed
-N --histories N]`: a command stops there (killed, without power, without space, with half a write or
-an I/O error; on PostgreSQL with its connection lost, before or after), runs again undisturbed, and
-what it leaves is compared with what nobody disturbed. `--share` tries one fault in so many.
-Histories have 2 to 5 faults and are dealt from the seed; one that fails is told in words that
-`--again WORK FAULT ...` takes.
+`python -m benchmarks.faults [--engine sqlite postgresql] [--work NAME ...] [--share N]`: a command
+stops there (killed, without power, without space, with half a write or an I/O error; on PostgreSQL
+with its connection lost, before or after), runs again undisturbed, and what it leaves is compared
+with what nobody disturbed. `--share` tries one fault in so many.
 """
 
 import argparse
@@ -21,7 +19,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 from benchmarks.stores import ENGINES, database_on
 from tests.support.faults.runs import Bench
-from tests.support.faults.trials import Blow, Tally, Trials
+from tests.support.faults.trials import Tally, Trials
 from tests.support.faults.works import WORKS
 
 HEAD = (
@@ -36,35 +34,19 @@ def main() -> None:
     parser.add_argument("--engine", nargs="+", choices=ENGINES, default=ENGINES)
     parser.add_argument("--work", choices=list(WORKS), nargs="+", default=list(WORKS))
     parser.add_argument("--share", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--histories", type=int, default=0)
-    parser.add_argument("--again", nargs="+", metavar=("WORK", "FAULT"))
     options = parser.parse_args()
-    if options.again:
-        options.work = options.again[:1]
     broken: list[str] = []
     print(HEAD)
     for engine in options.engine:
         for name in options.work:
             with _bench(engine) as bench:
-                tally = _tally_of(Trials(bench, WORKS[name]), options)
+                trials = Trials(bench, WORKS[name])
+                tally = trials.try_each(trials.faults()[:: options.share])
             _print(tally)
             broken += tally.broken
     for complaint in broken:
         print(complaint)
     sys.exit(bool(broken))
-
-
-def _tally_of(trials: Trials, options: argparse.Namespace) -> Tally:
-    """Try the faults of `--again`, or each fault and histories of several; return the tally."""
-    if options.again:
-        blows = [Blow.read(fault) for fault in options.again[1:]]
-        complaint = trials.complaint(blows, trials.tally)
-        if complaint is not None:
-            trials.tally.broken.append(complaint)
-        return trials.tally
-    trials.try_each(trials.blows()[:: options.share])
-    return trials.try_histories(options.seed, options.histories)
 
 
 @contextmanager

@@ -8,11 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from _pytest.mark import ParameterSet
 
 from tests.support.faults.points import Kind
 from tests.support.faults.runs import Bench, Work
-from tests.support.faults.trials import Blow, Trials
+from tests.support.faults.trials import Trials
 from tests.support.faults.works import WORKS
 from tests.support.kinds import of_this_quarter
 
@@ -33,22 +32,17 @@ SHARES = {
     "queue": 16,
 }
 SHARES_OF_POSTGRESQL = {"night": 48, "restore": 14}
-LONG = ("training", "backup", "translation training again", "translated file", "restore", "service")
-
-
-def _each(shares: dict[str, int]) -> list[ParameterSet]:
-    return [pytest.param(name, marks=[pytest.mark.soak] if name in LONG else []) for name in shares]
 
 
 def _tried(bench: Bench, name: str, share: int) -> None:
     trials = Trials(bench, WORKS[name])
-    tally = trials.try_each(trials.blows()[::share])
-    assert sum(tally.tried.values()) == -(-len(trials.blows()) // share) > 0
+    tally = trials.try_each(trials.faults()[::share])
+    assert sum(tally.tried.values()) == -(-len(trials.faults()) // share) > 0
     assert tally.broken == []
 
 
 @pytest.mark.by_quarters
-@pytest.mark.parametrize("name", _each(SHARES))
+@pytest.mark.parametrize("name", SHARES)
 def test_after_a_fault_the_same_command_leaves_what_nobody_disturbed(
     name: str, tmp_path: Path
 ) -> None:
@@ -56,24 +50,22 @@ def test_after_a_fault_the_same_command_leaves_what_nobody_disturbed(
 
 
 @pytest.mark.by_quarters
-@pytest.mark.soak
-@pytest.mark.parametrize("name", _each(SHARES_OF_POSTGRESQL))
+@pytest.mark.parametrize("name", SHARES_OF_POSTGRESQL)
 def test_so_it_does_where_a_connection_is_lost(
     name: str, tmp_path: Path, postgresql_server: str
 ) -> None:
     _tried(Bench(tmp_path, postgresql_server), name, SHARES_OF_POSTGRESQL[name])
 
 
-@pytest.mark.soak
 def test_no_kill_of_a_night_leaves_a_trace(tmp_path: Path) -> None:
     """Killed at a statement, a night leaves what it leaves at the commit after it: nothing.
 
     The shares above have kills at statements too.
     """
     trials = Trials(Bench(tmp_path), WORKS["night"])
-    (points,) = trials.points
+    points = trials.points
     kills = of_this_quarter(
-        [blow for blow in trials.blows(["kill"]) if points[blow.point - 1].kind != "statement"]
+        [fault for fault in trials.faults(["kill"]) if points[fault.point - 1].kind != "statement"]
     )
     tally = trials.try_each(kills)
     assert tally.tried["kill"] == len(kills) > 0
@@ -81,7 +73,7 @@ def test_no_kill_of_a_night_leaves_a_trace(tmp_path: Path) -> None:
 
 
 def _step(write: Callable[[Path], object]) -> Work:
-    return Work("planted", prepare=lambda _: None, steps=[write])
+    return Work("planted", prepare=lambda _: None, step=write)
 
 
 def _not_atomic(home: Path) -> None:
@@ -130,13 +122,5 @@ PLANTED: dict[str, tuple[Callable[[Path], object], Kind, str]] = {
 def test_what_is_planted_is_found(planted: str, tmp_path: Path) -> None:
     step, kind, said = PLANTED[planted]
     trials = Trials(Bench(tmp_path), _step(step))
-    tally = trials.try_each(trials.blows([kind]))
+    tally = trials.try_each(trials.faults([kind]))
     assert any(f":{kind}@" in each and said in each for each in tally.broken), tally.broken
-
-
-@pytest.mark.soak
-def test_a_history_that_fails_is_told_by_words_that_try_it_again(tmp_path: Path) -> None:
-    trials = Trials(Bench(tmp_path), _step(_in_two_steps))
-    told = trials.try_histories(seed=1, count=2).broken[0]
-    history = [Blow.read(words) for words in told.split("'")[3::2] if "@" in words]
-    assert trials.complaint(history) is not None

@@ -8,10 +8,10 @@ every host: cookie, crumb and chart JSON. A client needs nothing but two environ
         subprocess.run([...], env=yahoo.environment())
     assert yahoo.requests == {"AAA": 1}
 
-`bars` are bars frames (or parts: session, open, high, low, close are needed; capital_gain is one
-more), as Yahoo would hold them today, in the unit that `quotes` names. `prices`, `quotes`, `faults`
-and `rate_limit_after` may be changed while it runs; a symbol that has no prices is answered as
-delisted. Missing sessions, rows on holidays, restated pasts and new names are matters of `prices`:
+`bars` are bars frames (or parts: session, open, high, low, close are needed), as Yahoo would hold
+them today, in the unit that `quotes` names. `prices`, `quotes`, `faults` and `rate_limit_after` may
+be changed while it runs; a symbol that has no prices is answered as delisted. Missing sessions,
+rows on holidays, restated pasts and new names are matters of `prices`:
 tests/support/price_history.py tells them.
 """
 
@@ -46,20 +46,11 @@ Fault = Literal[
     "delisted",
     "internal_error",
     "invalid_crumb",
-    "stale_crumb",
-    "consent_form",
-    "consent_wall",
     "no_adjclose",
     "twice_today",
 ]
 HOSTS = ("*.yahoo.com", "*.finance.yahoo.com", "yahoo.com", "localhost")
 OPENING = pd.Timedelta(hours=9, minutes=30)
-
-
-CONSENT = "/v2/collectConsent"
-CONSENT_PAGE = """<html><form method="post"><p>Yahoo uses cookies.</p>
-<input type="hidden" name="csrfToken" value="token"><button name="agree">Accept all</button>
-</form></html>"""
 
 
 def _failure(code: str, description: str, member: str = "chart") -> str:
@@ -115,8 +106,6 @@ class FakeYahoo:
         self.spans: list[
             tuple[str, str, str]
         ] = []  # of each chart served: symbol, first day, last day
-        self._asked: dict[str, str] = {}  # the address of each symbol's last request for a chart
-        self._consented: set[str] = set()
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -147,37 +136,23 @@ class FakeYahoo:
         direct = {"NO_PROXY": "", "no_proxy": "", "REQUESTS_CA_BUNDLE": str(self._authority)}
         return dict(os.environ) | {"HTTPS_PROXY": proxy, "https_proxy": proxy} | direct
 
-    def answer(self, url: str, *, is_post: bool = False) -> tuple[int, str]:
-        """Status and body for a request, by any host name; the body of a redirect is its target."""
+    def answer(self, url: str) -> tuple[int, str]:
+        """Status and body for a request, by any host name."""
         address = urlsplit(url)
         path, query = address.path, parse_qs(address.query)
         if path.endswith("/getcrumb"):
             return 200, "crumb"
-        if path == CONSENT:
-            return self._consent(query["sessionId"][0], is_post=is_post)
         if "/v8/finance/chart/" not in path:
             return 404, "<html></html>"
         symbol = unquote(path.rsplit("/", 1)[1])
-        self._asked[symbol] = f"https://query2.finance.yahoo.com{url}"
         with self._lock:
             full = self.rate_limit_after is not None and len(self.requests) >= self.rate_limit_after
             limited = full and symbol not in self.requests
             (self.refused if limited else self.requests)[symbol] += 1
         return (429, "Too Many Requests") if limited else self._chart(symbol, query)
 
-    def _consent(self, symbol: str, *, is_post: bool) -> tuple[int, str]:
-        """The page that asks for consent, or where it sends who has given it."""
-        if is_post and self.faults.get(symbol) == "consent_form":
-            self._consented.add(symbol)
-            return 302, self._asked[symbol]
-        return 200, CONSENT_PAGE
-
     def _chart(self, symbol: str, query: Mapping[str, list[str]]) -> tuple[int, str]:
         fault = self.faults.get(symbol, "delisted" if symbol not in self.prices else None)
-        if fault == "stale_crumb" and self.requests[symbol] == 1:
-            return ANSWERS["invalid_crumb"]
-        if fault in ("consent_form", "consent_wall") and symbol not in self._consented:
-            return 302, f"https://consent.yahoo.com{CONSENT}?sessionId={symbol}"
         if fault in ANSWERS:
             return ANSWERS[fault]
         if fault == "slow":
@@ -218,7 +193,7 @@ class FakeYahoo:
 def _moved(bars: pd.DataFrame, factor: float) -> pd.DataFrame:
     prices = [name for name in ("open", "high", "low", "close", "adj_close") if name in bars]
     moved = bars.assign(**{name: bars[name] * factor for name in prices})
-    events = [name for name in ("dividend", "split", "capital_gain") if name in bars]
+    events = [name for name in ("dividend", "split") if name in bars]
     return moved.assign(**dict.fromkeys(events, math.nan))
 
 
@@ -271,13 +246,9 @@ def _events(bars: pd.DataFrame, seconds: pd.Series, paid_in: str) -> dict[str, A
     named = {"currency": paid_in} if paid_in else {}
     for second, bar in zip(seconds, bars.itertuples(index=False), strict=True):
         dividend, split = getattr(bar, "dividend", math.nan), getattr(bar, "split", math.nan)
-        gain = getattr(bar, "capital_gain", math.nan)
         if math.isfinite(dividend):
             paid = {"date": int(second), "amount": dividend} | named
             events.setdefault("dividends", {})[str(second)] = paid
-        if math.isfinite(gain):
-            gained = {"date": int(second), "amount": gain}
-            events.setdefault("capitalGains", {})[str(second)] = gained
         if math.isfinite(split):
             ratio = {"numerator": split, "denominator": 1.0, "splitRatio": f"{split:g}:1"}
             events.setdefault("splits", {})[str(second)] = {"date": int(second), **ratio}
@@ -309,18 +280,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = False
 
     def do_GET(self) -> None:
-        self._answer(is_post=False)
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self._answer(is_post=True)
-
-    def _answer(self, *, is_post: bool) -> None:
-        status, body = self.server.yahoo.answer(self.path, is_post=is_post)
+        status, body = self.server.yahoo.answer(self.path)
         content = body.encode()
         self.send_response(status)
-        if status == 302:
-            self.send_header("Location", body)
         self.send_header("Content-Length", str(len(content)))
         self.send_header("Set-Cookie", "A3=baked; Domain=.yahoo.com; Path=/; Max-Age=86400")
         self.end_headers()

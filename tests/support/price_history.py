@@ -48,13 +48,11 @@ class History:
     """Bars as they were traded, by the market's symbol, with dividends and splits on their
     sessions.
 
-    `renamed` maps a stock to its new symbol at Yahoo and the first day of it, `gone` to its first
-    day without any.
+    `renamed` maps a stock to its new symbol at Yahoo and the first day of it.
     """
 
     traded: Mapping[str, pd.DataFrame]
     renamed: Mapping[str, tuple[str, date]] = field(default_factory=dict)
-    gone: Mapping[str, date] = field(default_factory=dict)
 
     def source_symbol(self, symbol: str, day: date) -> str:
         """What Yahoo names a stock on a day."""
@@ -65,9 +63,9 @@ class History:
         """The bars that Yahoo holds after the close of a day, by its own
         symbols, adjusted as of that day.
         """
-        there = [symbol for symbol in self.traded if day < self.gone.get(symbol, date.max)]
         return {
-            self.source_symbol(symbol, day): adjusted(self.traded[symbol], day) for symbol in there
+            self.source_symbol(symbol, day): adjusted(bars, day)
+            for symbol, bars in self.traded.items()
         }
 
 
@@ -94,7 +92,7 @@ def made_history(sessions: pd.DatetimeIndex, told_from: date, seed: int) -> Hist
     """A random market over these sessions, whose events come from `told_from` on.
 
     A dividend comes every fifth session or so, a split every twentieth; one stock is renamed in
-    each quarter, and one goes in the second half: never so many that a night could not be complete.
+    each quarter: never so many that a night could not be complete.
     """
     draw, rng = random.Random(seed), np.random.default_rng(seed)
     common = rng.normal(0.0003, 0.008, len(sessions))
@@ -110,12 +108,12 @@ def made_history(sessions: pd.DatetimeIndex, told_from: date, seed: int) -> Hist
             )
         if place % 20 == 4:
             _split(traded[draw.choice(STOCKS)], at, draw.choice([2.0, 3.0, 0.5]))
-    leaving, *changing = draw.sample(STOCKS, 4)
+    changing = draw.sample(STOCKS, 3)
     starts = range(draw.randrange(2, 5), len(days), 63)
     renamed = {
         stock: (f"{stock}N", days[start]) for stock, start in zip(changing, starts, strict=False)
     }
-    return History(traded, renamed, {leaving: days[draw.randrange(len(days) // 2, len(days))]})
+    return History(traded, renamed)
 
 
 def _walk(
@@ -164,16 +162,11 @@ def with_row_on(bars: pd.DataFrame, day: date) -> pd.DataFrame:
     return pd.concat([bars, row], ignore_index=True).sort_values("session", ignore_index=True)
 
 
-def market_text(
-    stocks: Mapping[str, str], until: Mapping[str, date] | None = None, retrain: str = '"missing"'
-) -> str:
-    """A market file of these stocks with their symbols at Yahoo, and of the
-    smallest model there is.
+def market_text(stocks: Mapping[str, str], retrain: str = '"missing"') -> str:
+    """A market file of these stocks with their symbols at Yahoo, and of the smallest model there
+    is.
     """
-    left = until or {}
-    ends = {stock: f", until = {left[stock]}" if stock in left else "" for stock in stocks}
     rows = [
-        f'{{ symbol = "{stock}", source_symbol = "{at}"{ends[stock]} }}'
-        for stock, at in stocks.items()
+        f'{{ symbol = "{stock}", source_symbol = "{symbol}" }}' for stock, symbol in stocks.items()
     ]
     return MARKET.format(retrain=retrain, index=INDEX, symbols=", ".join(rows))

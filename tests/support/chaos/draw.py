@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
+from typing import get_args
 
 from tests.support.fake_yahoo import FakeYahoo, Fault
 from tests.support.price_history import INDEX, STOCKS, History, with_row_on, without_sessions
@@ -113,13 +114,6 @@ def trouble(yahoo: FakeYahoo, history: History, plan: Plan, tomorrow: date) -> N
     """Let the stand-in misbehave as planned."""
     names = [history.source_symbol(symbol, plan.day) for symbol in plan.victims]
     there = [name for name in names if name in yahoo.prices]
-    faults: dict[str, Fault] = {
-        "500": "500",
-        "html": "html",
-        "empty": "empty",
-        "nan_last": "nan_last",
-        "slow": "slow",
-    }
     if plan.source == "rate_limit":
         yahoo.rate_limit_after = plan.after
     elif plan.source == "open_row":
@@ -133,8 +127,8 @@ def trouble(yahoo: FakeYahoo, history: History, plan: Plan, tomorrow: date) -> N
         yahoo.prices |= {
             name: with_row_on(yahoo.prices[name], _last_sunday(plan.day)) for name in there
         }
-    elif plan.source in faults:
-        yahoo.faults = dict.fromkeys(there, faults[plan.source])
+    elif plan.source in get_args(Fault):
+        yahoo.faults = dict.fromkeys(there, plan.source)
 
 
 def _last_sunday(day: date) -> date:

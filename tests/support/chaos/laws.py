@@ -2,7 +2,7 @@
 
 import sqlite3
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from contextlib import closing
 from datetime import date
 from pathlib import Path
@@ -13,6 +13,7 @@ from db.connection.locks import market_lock
 from db.engine import reading
 from db.errors import StoreBusyError
 from db.read import read
+from tests.support.price_history import STOCKS
 
 MARKET = "made"
 KEPT = {  # rows that may only become more
@@ -24,15 +25,6 @@ KEPT = {  # rows that may only become more
     "rejected_bar": "select * from rejected_bar",
     "price_fetch": "select market, known_at, asked, fetched, stored, rejected from price_fetch",
 }
-TWICE = """
-select sum(n - 1) as twice from (
-  select count(*) as n from prediction join run on run.id = run_id and run.kind = 'nightly'
-  join instrument on instrument.id = instrument_id group by instrument.market, target, symbol
-) as counted
-"""
-PREDICTED = (
-    "select target, symbol, run_id from prediction join instrument on instrument.id = instrument_id"
-)
 MARK = "CHAOS_FOLDER"  # in the environment of every command of a folder, and of what it starts
 LETTING_GO_S = 60.0  # a server takes a moment to see that a connection has died
 LEFTOVERS = ("*.partial", "*.tmp", "*-journal", "training/*")
@@ -51,49 +43,41 @@ def rows_lost(before: Snapshot, after: Snapshot) -> list[str]:
 
 
 def rows_twice(reader: Engine) -> int:
-    """Predictions beyond the first of a market, session and stock."""
-    (row,) = _rows(reader, TWICE)
-    return int(float(row[0])) if row[0] not in ("None", "nan") else 0
+    """Predictions beyond the first of a session and stock."""
+    with reading(reader) as conn:
+        return int(read(conn, "prediction", market=MARKET).duplicated(["target", "symbol"]).sum())
 
 
-def night_faults(
-    reader: Engine, days: Collection[date], members: Mapping[date, frozenset[str]]
-) -> list[str]:
-    """What is wrong with the nights of these days: each complete for all its
-    members, or refused with a reason.
+def night_faults(reader: Engine, days: Collection[date]) -> list[str]:
+    """What is wrong with the nights of these days: each complete for all stocks, or refused with a
+    reason.
     """
     with reading(reader) as conn:
-        stored = {
-            row["as_of"].date(): row
-            for row in read(conn, "night", market=MARKET).to_dict("records")
-        }
-    predicted: dict[str, dict[str, str]] = {}
-    faults = []
-    for target, symbol, run_id in _rows(reader, PREDICTED):
-        predicted.setdefault(target, {})[symbol] = run_id
-    for day in sorted(days):
-        if day not in stored:
-            faults.append(f"{day}: no night")
-            continue
-        row = stored.pop(day)
-        made = predicted.pop(str(row["target"].date()), {})
+        nights = read(conn, "night", market=MARKET).to_dict("records")
+        made = read(conn, "prediction", market=MARKET)
+    ran = {row["as_of"].date() for row in nights}
+    targets = {row["target"] for row in nights}
+    faults = [f"{day}: no night" for day in set(days) - ran]
+    faults += [f"{day}: a night that nobody ran" for day in ran - set(days)]
+    faults += [f"predictions of {day} without a night" for day in set(made["target"]) - targets]
+    for row in nights:
+        of_night = made[made["target"] == row["target"]]
         gaps = [gap["symbol"] for gap in row["gaps"] or []]
-        if row["status"].startswith("complete"):
-            whole = sorted([*made, *gaps]) == sorted(members[day]) and set(made.values()) == {
-                row["run_id"]
-            }
-            if (
-                not whole
-                or bool(gaps) != (row["status"] == "complete_with_gaps")
-                or len(made) != row["predictions"]
-            ):
-                faults.append(f"{day}: {row['status']}, {len(made)} predictions, gaps {gaps}")
-        elif row["status"] != "refused" or not row["reason"] or made:
-            faults.append(
-                f"{day}: {row['status']}, reason {row['reason']}, {len(made)} predictions"
+        if row["status"] == "refused":
+            is_whole = bool(row["reason"]) and of_night.empty
+        else:
+            is_whole = (
+                row["status"] == ("complete_with_gaps" if gaps else "complete")
+                and sorted([*of_night["symbol"], *gaps]) == list(STOCKS)
+                and set(of_night["run_id"]) == {row["run_id"]}
+                and row["predictions"] == len(of_night)
             )
-    faults += [f"predictions of {target} without a night" for target in predicted]
-    return faults + [f"{day}: a night that nobody ran" for day in stored]
+        if not is_whole:
+            faults.append(
+                f"{row['as_of']:%Y-%m-%d}: {row['status']}, reason {row['reason']}, "
+                f"{len(of_night)} predictions, gaps {gaps}"
+            )
+    return faults
 
 
 def held_locks(engine: Engine) -> list[str]:

@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from pathlib import Path
@@ -48,7 +48,7 @@ DTML = Path(sys.executable).with_name("dtml")
 FIRST = date(2024, 1, 3)
 BEFORE = timedelta(days=190)  # of bars before the first night: more than a training reads
 RETRAIN = "21"
-NOTICE = 3  # sessions until the market file says that a stock was renamed or has gone
+NOTICE = 3  # sessions until the market file says that a stock was renamed
 PATIENCE_S = 600.0
 SMALL_DISK = 2**30  # bytes: a disk of its own, which can be filled
 # A file that grows beyond a size is what a full disk looks like to a process that may not mount
@@ -188,8 +188,10 @@ class Bench:
         """Disturb the night's process as planned; whether the night is still to be run."""
         if plan.process == "kill":
             for moment in plan.moments:
-                if not self._killed(plan, moment * self._usual):
+                ended = self._run(self._nightly(plan.day), plan, patience=moment * self._usual)
+                if ended.returncode != -signal.SIGKILL:
                     break
+                self.tally.kills += 1
             return True
         if plan.process == "full_disk":
             with self._little_room(plan.room) as limits:
@@ -199,20 +201,6 @@ class Bench:
                 both = [pool.submit(self._run, self._nightly(plan.day), plan) for _ in range(2)]
             codes = [self._require_calm(each.result()) for each in both]
             return min(codes) != 0
-        return True
-
-    def _killed(self, plan: Plan, seconds: float) -> bool:
-        """Start the night and end its whole process group after so many
-        seconds, if it is still there.
-        """
-        self.tally.commands += 1
-        process = self._popen(self._nightly(plan.day), plan, [])
-        with suppress(subprocess.TimeoutExpired):
-            process.communicate(timeout=seconds)
-            return False
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        self.tally.kills += 1
         return True
 
     def _command(self, day: date, plan: Plan | None = None) -> int:
@@ -256,7 +244,7 @@ class Bench:
         days = [each for each in self.days if each <= day]
         with self._store(read_only=True) as reader:
             now = snapshot(reader)
-            faults = night_faults(reader, days, {each: self._members(each) for each in days})
+            faults = night_faults(reader, days)
             twice = rows_twice(reader)
         self._pending = self._incomplete(day)
         lost = rows_lost(self._seen, now)
@@ -274,16 +262,20 @@ class Bench:
         return ["nightly", "--market-file", f"{MARKET}.toml", *missed, "--as-of", str(day)]
 
     def _run(
-        self, arguments: list[str], plan: Plan | None = None, limits: Sequence[str] = ()
+        self,
+        arguments: list[str],
+        plan: Plan | None = None,
+        limits: Sequence[str] = (),
+        patience: float = PATIENCE_S,
     ) -> subprocess.CompletedProcess[str]:
+        """Run a command, and end its whole process group after so many seconds."""
         self.tally.commands += 1
         process = self._popen(arguments, plan, limits)
         try:
-            said, complaint = process.communicate(timeout=PATIENCE_S)
+            said, complaint = process.communicate(timeout=patience)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             said, complaint = process.communicate()
-            complaint += f"\nstill running after {PATIENCE_S:.0f} s"
         return subprocess.CompletedProcess(arguments, process.returncode, said, complaint)
 
     def _popen(
@@ -338,22 +330,7 @@ class Bench:
         named = {
             stock: self.history.source_symbol(stock, self._noticeable(day)) for stock in STOCKS
         }
-        left = {stock: self._left(stock) for stock in self.history.gone}
-        return market_text(
-            named, {stock: since for stock, since in left.items() if since <= day}, RETRAIN
-        )
-
-    def _members(self, day: date) -> frozenset[str]:
-        return frozenset(
-            stock for stock in STOCKS if stock not in self.history.gone or day < self._left(stock)
-        )
-
-    def _left(self, stock: str) -> date:
-        """The session from which the market file says that a stock has gone."""
-        return next(
-            (day for day in self.days if self._noticeable(day) >= self.history.gone[stock]),
-            date.max,
-        )
+        return market_text(named, RETRAIN)
 
     def _noticeable(self, day: date) -> date:
         """The session up to which an attentive user knows what Yahoo changed."""

@@ -1,5 +1,4 @@
-"""Works run with a fault, run again, and held to an undisturbed run: all points, or histories dealt
-from a seed.
+"""Works run with a fault, run again, and held to an undisturbed run.
 
 Each try is a fork of this process, which runs nothing of its own: it has imported what a work
 needs, so that a fork begins at once. Its folder has the same path each time.
@@ -32,8 +31,7 @@ PATIENCE_S = 300.0  # a try that takes as long hangs
 
 @dataclass(frozen=True)
 class Work:
-    """What is run: each step is a command, run in a process of its own, in a folder that `prepare`
-    made.
+    """What is run: `step` is a command, in a process of its own, in a folder that `prepare` made.
 
     `sound` says what is wrong with a folder between a fault and the next try; `again` is said by a
     step that finds itself done. `warm` is run in this process, so that forks find its caches
@@ -42,7 +40,7 @@ class Work:
 
     name: str
     prepare: Callable[[Path], object]
-    steps: Sequence[Callable[[Path], object]]
+    step: Callable[[Path], object]
     sound: Callable[[Path], list[str]] = lambda _home: []
     again: str | None = None
     warm: Callable[[Path], object] = lambda _home: None

@@ -186,32 +186,30 @@ WORKS = {
         Work(
             "night",
             lambda _: night(AS_OF),
-            [lambda _: night(NEXT)],
+            lambda _: night(NEXT),
             weights_are_whole,
             warm=lambda _: night(NEXT),
         ),
-        Work("first night", lambda _: open_store(), [lambda _: night(AS_OF)], weights_are_whole),
+        Work("first night", lambda _: open_store(), lambda _: night(AS_OF), weights_are_whole),
         Work(
             "training",
             lambda _: fetch_bars(context(), AS_OF),
-            [lambda _: train_model(Tonight(context(), AS_OF))],
+            lambda _: train_model(Tonight(context(), AS_OF)),
             weights_are_whole,
         ),
         Work(
             "backup",
             lambda _: night(AS_OF),
-            [keep],
+            keep,
             kept_is_whole,
             again="is not an empty folder",
             warm=keep,
         ),
-        Work(
-            "restore", lose, [bring_back], weights_are_whole, again="is not empty", warm=bring_back
-        ),
-        Work("translation training", corpus, [learn]),
-        Work("translation training again", learned, [learn], one_translates),
-        Work("translated file", learned, [translate_file], warm=translate_file),
-        Work("service", lambda _: None, [serve], warm=serve),
-        Work("queue", learned, [translate_queue], warm=translate_queue),
+        Work("restore", lose, bring_back, weights_are_whole, again="is not empty", warm=bring_back),
+        Work("translation training", corpus, learn),
+        Work("translation training again", learned, learn, one_translates),
+        Work("translated file", learned, translate_file, warm=translate_file),
+        Work("service", lambda _: None, serve, warm=serve),
+        Work("queue", learned, translate_queue, warm=translate_queue),
     )
 }
