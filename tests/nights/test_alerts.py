@@ -16,7 +16,6 @@ from sqlalchemy import Engine
 
 from db.engine import reading, transaction
 from db.read import read
-from db.rows import nights
 from db.save import save
 from dtml.markets import load_market
 from dtml.prices.sessions import next_session
@@ -24,10 +23,9 @@ from flows.nightly.context import MarketContext
 from flows.nightly.night import NightRefusedError, run_night
 from flows.service.alerts import Alert, after_night, send_waiting, tell, watch_markets
 from tests.support.facts import in_order
+from tests.support.night_rows import store_night
 from tests.support.nights import AS_OF, BARS, FrameSource, after_nights, without
 from tests.support.webhook import TOKEN, Webhook, webhook
-
-pytestmark = pytest.mark.slow
 
 MARKETS = {"simulated": load_market("simulated")}
 NOON = datetime(2024, 7, 2, 16, tzinfo=UTC)
@@ -86,7 +84,6 @@ def test_a_refused_night_is_told_once_and_a_complete_one_is_not(
     assert len(hook.taken) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("answer", [500, 404, 302])
 def test_what_a_webhook_does_not_take_is_kept_and_sent_with_the_next_alert(
     engine: Engine, hook: Webhook, answer: int, caplog: pytest.LogCaptureFixture
@@ -104,7 +101,6 @@ def test_what_a_webhook_does_not_take_is_kept_and_sent_with_the_next_alert(
     assert len(hook.taken) == 2
 
 
-@pytest.mark.slow
 def test_a_webhook_that_hangs_is_given_up(
     engine: Engine, hook: Webhook, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -118,7 +114,6 @@ def test_a_webhook_that_hangs_is_given_up(
     assert [sent for *_, sent in kept(engine)] == [False] * 3
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "url",
     [
@@ -144,7 +139,6 @@ def test_no_complaint_shows_the_url_of_a_webhook(
     assert kept(engine) == [("2024-07-01", "refused", False)]
 
 
-@pytest.mark.slow
 def test_what_nobody_took_in_a_week_is_no_news(engine: Engine, hook: Webhook) -> None:
     with transaction(engine) as conn:
         old = datetime.now(UTC) - timedelta(days=8)
@@ -180,12 +174,6 @@ def test_an_alert_goes_to_every_address_and_an_unknown_one_is_named_without_its_
     assert kept(engine)[1] == ("2024-07-01", "late", False)
 
 
-def test_without_a_webhook_alerts_wait_in_the_store(engine: Engine) -> None:
-    assert [each.kind for each in tell(engine, [alert()])] == ["refused"]
-    assert tell(engine, [alert()]) == []
-    assert kept(engine) == [("2024-07-01", "refused", False)]
-
-
 def test_a_late_market_is_told_by_the_watch_once_for_each_night(
     context: MarketContext, hook: Webhook
 ) -> None:
@@ -199,15 +187,6 @@ def test_a_late_market_is_told_by_the_watch_once_for_each_night(
     assert said["title"] == "simulated 2024-07-02 late"
     watch_markets(context.engine, MARKETS, LATE + timedelta(days=1))
     assert [said["title"].split()[1] for said in hook.taken] == ["2024-07-02", "2024-07-03"]
-
-
-def test_a_night_that_was_refused_is_not_told_to_be_late_as_well(
-    context: MarketContext, hook: Webhook
-) -> None:
-    after_nights(context, AS_OF)
-    refuse(context, next_session("XNYS", AS_OF))
-    watch_markets(context.engine, MARKETS, LATE)
-    assert [kind_of(said) for said in hook.taken] == ["refused"]
 
 
 def test_a_refusal_that_was_never_told_is_told_by_the_watch(
@@ -239,14 +218,8 @@ def save_night(engine: Engine, as_of: date, mcc: dict[str, tuple[float, float, f
         key | acc | {"predictor": name, "mcc": value, "mcc_low": low, "mcc_high": high}
         for name, (value, low, high) in mcc.items()
     ]
-    counts = dict.fromkeys(("fetched", "stored", "rejected", "predictions"), 0)
     with transaction(engine) as conn:
-        nights.start_night(
-            conn, "simulated", as_of, target=target, source="simulated", started_at=NOON
-        )
-        nights.finish_night(
-            conn, "simulated", as_of, status="complete", finished_at=NOON, counts=counts, gaps=[]
-        )
+        store_night(conn, "simulated", as_of, target=target, at=NOON)
         save(conn, "score", pd.DataFrame(rows), market="simulated", scored_at=NOON)
     after_night(engine, "simulated", as_of)
 
@@ -260,7 +233,6 @@ TOUCHING = APART | {"index_reversal": (0.06, 0.009, 0.1)}
 TOO_FEW = {name: (each[0], float("nan"), float("nan")) for name, each in APART.items()}
 
 
-@pytest.mark.slow
 def test_a_model_that_a_rule_beats_beyond_chance_is_told_when_it_comes_to_be_so(
     engine: Engine, hook: Webhook
 ) -> None:

@@ -17,8 +17,7 @@ from db.engine import open_engine, reading
 from db.read import read
 from dtml.prices.sessions import next_session
 from flows.markets.opened import RunRequest
-from flows.nightly.context import MarketContext
-from flows.nightly.night import NightRefusedError, run_night
+from flows.nightly.night import NightRefusedError
 from flows.service.schedules import DELAY, LOCK, write_serving
 from flows.settings import prefect_folder
 from tests.support.commands import as_served
@@ -101,19 +100,6 @@ def test_a_night_leaves_its_scores_who_was_left_out_and_where_its_page_lies(
     assert f"Report: `{night.report}`" in page
 
 
-def test_the_artifact_names_who_was_left_out_and_why(
-    context: MarketContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from flows.service import flows
-
-    pages: list[str] = []
-    monkeypatch.setattr(flows, "create_markdown_artifact", lambda page, **_: pages.append(page))
-    night = run_night(context, AS_OF)
-    gaps = [{"symbol": "S01", "reason": "no bar"}]
-    flows.leave_artifact(context, replace(night, row=night.row | {"gaps": gaps}))
-    assert re.search("^- S01.*: no bar$", pages[0], re.MULTILINE)
-
-
 def test_a_refused_night_of_a_flow_is_an_event_and_is_sent(
     run_request: RunRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,7 +128,6 @@ def test_a_refused_night_of_a_flow_is_an_event_and_is_sent(
         assert read(conn, "alert", order="raised_at, market, as_of, kind")["sent_at"].notna().all()
 
 
-@pytest.mark.soak
 def test_a_watch_is_a_flow_that_says_what_is_late(run_request: RunRequest) -> None:
     from flows.service.flows import nightly, watch
 
@@ -154,17 +139,3 @@ def test_a_watch_is_a_flow_that_says_what_is_late(run_request: RunRequest) -> No
         (said,) = watch(market_files=[run_request.market_file])
     assert said.startswith("small_one: night of ")
     assert [event["payload"]["kind"] for event in events("dtml.night.late")] == ["late"]
-
-
-def test_an_artifact_that_fails_costs_a_line_in_the_log(
-    context: MarketContext, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    from flows.service import flows as left
-
-    def fail(*_: object, **_options: object) -> None:
-        raise RuntimeError("no server")
-
-    monkeypatch.setattr(left, "create_markdown_artifact", fail)
-    left.leave_artifact(context, run_night(context, AS_OF))
-    assert "Prefect got no artifact" in caplog.text
-    assert ": no server" in caplog.text

@@ -4,32 +4,22 @@ then; the whole history asked again.
 
 import logging
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
-from sqlalchemy import Engine
-from typer.testing import CliRunner
 
 from db.admin.copying import table_counts
 from db.connection import locks
 from db.connection.locks import market_lock
-from db.connection.user_sql import select
-from db.engine import open_engine, reading, transaction
+from db.engine import reading
 from db.errors import StoreBusyError
 from db.read import read, read_row
-from db.rows import nights as stored_nights
-from db.rows import prices, runs
+from db.rows import runs
 from dtml.errors import UsageError
 from dtml.markets.definition import Calendar
 from dtml.prices.sessions import session_close, sessions_between, sessions_up_to
-from flows.cli import app
-from flows.commands.answers import Answer
 from flows.markets.stored_night import LIMIT, missed_nights
 from flows.nightly.context import MarketContext, Tonight
 from flows.nightly.fetch import OVERLAP, fetch_bars
@@ -37,19 +27,14 @@ from flows.nightly.night import catch_up, run_night
 from flows.nightly.predict import forecast
 from flows.nightly.train import load_model, train_model
 from flows.settings import reports_folder
-from tests.support.bounds import assert_arrays_close_in_float64
-from tests.support.commands import Command
 from tests.support.nights import (
     AS_OF,
     BARS,
     FrameSource,
-    LimitedSource,
     after_nights,
-    small_market,
     without,
 )
 
-NOW = datetime(2024, 10, 2, tzinfo=UTC)
 FOLLOWING = [day.date() for day in sessions_between("XNYS", AS_OF, date(2024, 7, 8))[1:]]
 
 
@@ -88,14 +73,6 @@ def test_the_missed_nights_are_those_since_the_first_complete_one_that_are_not_c
     assert missed_nights(context, date(2024, 6, 28)) == [date(2024, 6, 28)]
 
 
-def test_no_more_than_the_last_30_sessions_are_caught_up(context: MarketContext) -> None:
-    after_nights(context, AS_OF)
-    last = date(2024, 10, 1)
-    assert missed_nights(context, last) == [
-        day.date() for day in sessions_up_to("XNYS", last, LIMIT)
-    ]
-
-
 def test_missed_nights_are_run_in_order_with_one_fetch_and_never_twice(
     context: MarketContext,
 ) -> None:
@@ -116,20 +93,6 @@ def test_missed_nights_are_run_in_order_with_one_fetch_and_never_twice(
         assert table_counts(conn) == rows
 
 
-def test_a_night_caught_up_predicts_as_it_would_have_in_its_own_time(
-    context: MarketContext,
-) -> None:
-    after_nights(context, AS_OF)
-    run_night(context, FOLLOWING[0])
-    catch_up(context, FOLLOWING[1])
-    with reading(context.engine) as conn:
-        caught = read(
-            conn, "prediction", market=context.name, target=FOLLOWING[2], order="symbol, made_at"
-        )
-    made = forecast(Tonight(context, FOLLOWING[1]), load_model(context, AS_OF)).predictions
-    assert (made["probability"].to_numpy() == caught["probability"].to_numpy()).all()
-
-
 @pytest.mark.soak
 def test_a_refused_night_does_not_keep_the_next_from_running_and_is_named(
     context: MarketContext,
@@ -148,29 +111,6 @@ def test_a_refused_night_does_not_keep_the_next_from_running_and_is_named(
     assert statuses(context)[lacking] == "refused"
 
 
-def test_a_night_killed_between_its_predictions_and_its_page_is_made_up_for(
-    context: MarketContext,
-) -> None:
-    after_nights(context, AS_OF)
-
-    def killed(stage: str, work: Callable[[], Any]) -> Any:
-        if stage == "score":
-            raise KeyboardInterrupt
-        return work()
-
-    with pytest.raises(KeyboardInterrupt):
-        run_night(context, FOLLOWING[0], stage=killed)
-    assert statuses(context)[FOLLOWING[0]] == "complete"
-    assert missed_nights(context, FOLLOWING[0]) == [FOLLOWING[0]]
-    with reading(context.engine) as conn:
-        predicted = read(conn, "prediction", market=context.name)
-    (night,) = catch_up(context, FOLLOWING[0]).nights
-    assert night.report.exists()
-    with reading(context.engine) as conn:
-        pd.testing.assert_frame_equal(read(conn, "prediction", market=context.name), predicted)
-    assert missed_nights(context, FOLLOWING[0]) == []
-
-
 def test_a_page_that_cannot_be_written_does_not_keep_the_next_night_from_running(
     context: MarketContext,
 ) -> None:
@@ -187,49 +127,6 @@ def test_a_page_that_cannot_be_written_does_not_keep_the_next_night_from_running
     if kept:
         kept.rename(folder)
     assert [night.row["as_of"] for night in catch_up(context, FOLLOWING[1]).nights] == FOLLOWING[:2]
-
-
-def test_the_watermark_of_a_night_is_the_newest_of_all_bars_that_it_read(
-    context: MarketContext,
-) -> None:
-    after_nights(context, AS_OF)
-    old, recent = date(2024, 3, 1), date(2024, 6, 3)
-    source = FrameSource(restated(old, recent))
-    later = datetime.now(UTC) + timedelta(hours=1)
-    fetch_bars(replace(context, source=source), AS_OF, known_at=later, whole=True)
-    tonight = Tonight(context, AS_OF)
-    _, of_recent = tonight.known(recent)
-    assert tonight.watermark == of_recent < later
-    tonight.known(old)
-    assert tonight.watermark == later
-
-
-@pytest.mark.soak
-def test_a_source_that_fails_refuses_every_missed_night_and_is_asked_once(
-    context: MarketContext,
-) -> None:
-    after_nights(context, AS_OF)
-    limited = LimitedSource(BARS, answers=0)
-    done = catch_up(replace(context, source=limited), FOLLOWING[2])
-    assert list(done.refused) == FOLLOWING[:3]
-    assert all("rate_limited" in str(error) for error in done.refused.values())
-    assert all(error.may_pass for error in done.refused.values())
-    assert len(limited.asked) == 1
-    assert catch_up(context, FOLLOWING[2]).refused == {}
-
-
-@pytest.mark.soak
-def test_refused_bars_are_counted_at_their_own_night(context: MarketContext) -> None:
-    after_nights(context, AS_OF)
-    broken = BARS.copy()
-    broken.loc[
-        (broken["symbol"] == "F01A") & (broken["session"] == pd.Timestamp(FOLLOWING[0])), "close"
-    ] = -1.0
-    catch_up(replace(context, source=FrameSource(broken)), FOLLOWING[2])
-    with reading(context.engine) as conn:
-        nights = read(conn, "night", market=context.name)
-    assert nights["rejected"].tolist()[:3] == [0, 1, 0]
-    assert statuses(context)[FOLLOWING[0]] == "complete_with_gaps"
 
 
 @pytest.mark.soak
@@ -300,18 +197,6 @@ def test_a_night_caught_up_takes_no_model_that_saw_later_revisions(context: Mark
         assert runs.run(conn, night["run_id"])["data_watermark"] == night["known_at"] == evening
 
 
-@pytest.mark.soak
-def test_a_market_that_never_trains_says_that_its_model_saw_later_revisions(
-    context: MarketContext, caplog: pytest.LogCaptureFixture
-) -> None:
-    _, late = trained_on_later_revisions(context)
-    never = replace(context, market=replace(context.market, retrain="never"))
-    with caplog.at_level(logging.WARNING):
-        (night,) = catch_up(never, FOLLOWING[0]).nights
-    assert night.row["run_id"] == late
-    assert re.search(f"{late} .*as known at.* {FOLLOWING[0]}: ", caplog.text)
-
-
 def test_a_night_beside_another_process_at_the_market_ends_at_once(
     context: MarketContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -345,68 +230,13 @@ def test_a_fetch_of_the_whole_history_finds_what_was_restated_beyond_the_overlap
     assert fetch_bars(old, FOLLOWING[0], whole=True).stored == 0
 
 
-def test_a_fetch_of_the_whole_history_reaches_to_the_newest_stored_session(
-    context: MarketContext,
-) -> None:
-    """A restatement changes all that lies on one side of it: half of a history
-    would be of two scales.
-    """
-    fetch_bars(context, FOLLOWING[-1])
-    moved = BARS.assign(
-        adj_close=np.where(BARS["symbol"] == "L01", BARS["adj_close"] / 2, BARS["adj_close"])
-    )
-    fetch_bars(replace(context, source=FrameSource(moved)), AS_OF, whole=True)
-    with reading(context.engine) as conn:
-        bars = prices.prices(conn, context.name, AS_OF, FOLLOWING[-1], symbols=["L01"])
-    expected = moved[(moved["symbol"] == "L01") & moved["session"].isin(bars["session"])]
-    assert_arrays_close_in_float64(bars["adj_close"], expected["adj_close"])
+def test_no_more_than_the_last_30_sessions_are_caught_up(context: MarketContext) -> None:
+    after_nights(context, AS_OF)
+    last = date(2024, 10, 1)
+    expected = [day.date() for day in sessions_up_to("XNYS", last, LIMIT)]
+    assert missed_nights(context, last) == expected
 
 
-@pytest.mark.soak
-@pytest.mark.slow
-def test_the_command_asks_again_for_a_whole_history_that_is_stored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DTML_DATABASE_URL", raising=False)
-    Path("small.toml").write_text(small_market())
-    command = ["fetch", "--market-file", "small.toml", "--as-of", str(AS_OF)]
-    assert [
-        CliRunner().invoke(app, [*command, *more]).exit_code for more in ([], [], ["--again"])
-    ] == [0, 0, 0]
-    asked = "select asked, stored from fetch_log where market = 'small' order by known_at"
-    fetches = select(open_engine(read_only=True), asked)
-    assert fetches["asked"].tolist() == [31, 31]  # the second one had nothing to ask
-    assert fetches["stored"].tolist()[1] == 0
-
-
-def test_catching_up_names_the_missed_nights_that_it_does_not_cover(
-    engine: Engine, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sessions = sessions_up_to("XNYS", date(2024, 10, 1), LIMIT + 3)
-    counts = dict.fromkeys(("fetched", "stored", "rejected", "predictions"), 0)
-    with transaction(engine) as conn:
-        for day in (sessions[0].date(), *(each.date() for each in sessions[3:])):
-            stored_nights.start_night(
-                conn, "simulated", day, target=None, source="simulated", started_at=NOW
-            )
-            stored_nights.finish_night(
-                conn, "simulated", day, status="complete", finished_at=NOW, counts=counts, gaps=[]
-            )
-    monkeypatch.setattr("flows.commands.nightly._run_or_read_night", lambda *_: None)
-    monkeypatch.setattr("flows.commands.nightly._answer", lambda *_: Answer([]))
-    code, _, note = command("nightly", "simulated", "--catch-up", "--as-of", "2024-10-01")
-    assert code == 0
-    assert f"2 older nights missed, {sessions[1].date()} .. {sessions[2].date()}" in note
-    assert f"--as-of {sessions[2].date()} --nights 2" in note
-
-
-def test_catching_up_finds_its_nights_by_itself() -> None:
-    asked = CliRunner().invoke(app, ["nightly", "simulated", "--catch-up", "--nights", "3"])
-    assert isinstance(asked.exception, UsageError)
-
-
-@pytest.mark.slow
 def test_a_session_added_after_a_night_predicted_past_it_has_no_night(
     context: MarketContext, caplog: pytest.LogCaptureFixture
 ) -> None:

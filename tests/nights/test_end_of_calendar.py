@@ -2,29 +2,24 @@
 
 import re
 from dataclasses import replace
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime
 
 import pytest
-from sqlalchemy import Engine
-from starlette.testclient import TestClient
 
 from db.engine import reading
 from db.read import read, read_row
 from db.rows import prices
 from db.rows import scores as stored_scores
-from dtml.errors import DtmlError, UsageError
-from dtml.markets import load_market, market_names
+from dtml.errors import UsageError
+from dtml.markets import load_market
 from dtml.markets.definition import Calendar
-from dtml.prices.sessions import REMEDY, last_known_day, next_session, session_close
-from flows.dashboard.app import dashboard
+from dtml.prices.sessions import next_session, session_close
 from flows.markets.files import read_market
 from flows.markets.opened import choose_as_of
 from flows.markets.stored_night import missed_nights
 from flows.nightly.context import MarketContext
 from flows.nightly.night import NightRefusedError, catch_up, run_night
-from flows.service.alerts import after_night, watch_markets
-from flows.service.schedules import schedules_of, skip_reason
-from flows.service.status import market_status
+from flows.service.alerts import watch_markets
 from flows.settings import data_folder
 from tests.support.calendars import end_calendar
 from tests.support.nights import AS_OF, after_nights
@@ -43,24 +38,15 @@ def test_the_night_of_the_last_known_session_fetches_and_scores_and_says_what_it
         said = f"{CALENDAR} .*no session after {LAST}"
         with pytest.raises(NightRefusedError, match=said):
             run_night(context, LAST)
-        after_night(context.engine, context.name, LAST)
         with reading(context.engine) as conn:
             night = read_row(conn, "night_log", market=context.name, as_of=LAST)
             bars = prices.prices(conn, context.name, LAST, LAST)
             scored = stored_scores.running_scores(conn, context.name)
-            alerts = read(conn, "alert", order="raised_at, market, as_of, kind")
         assert night is not None
         assert (night["status"], night["target"], night["predictions"]) == ("refused", None, 0)
         assert night["fetched"] > 0
         assert set(bars["symbol"]) == {*context.market.symbols, context.market.index.symbol}
         assert scored["target"].max().date() == LAST
-        assert alerts["kind"].tolist() == ["refused"]
-        with TestClient(dashboard(context.engine), base_url="http://localhost") as client:
-            for page in (f"/market/{context.name}", f"/market/{context.name}?as_of={AS_OF}", "/"):
-                assert client.get(page).status_code == 200, page
-            page = client.get(f"/market/{context.name}").text
-        assert f"session after {LAST}" in page
-
     # the next year's sessions are known: the night is run again, and the one after it
     following = next_session(CALENDAR, LAST)
     assert missed_nights(context, following) == [LAST, following]
@@ -145,24 +131,3 @@ def test_a_market_of_the_package_goes_on_by_the_calendars_of_the_data_folder(
         file.write_text(text)
         with pytest.raises(UsageError, match=complaint):
             read_market("csi300")
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-@pytest.mark.parametrize("name", market_names())
-def test_a_market_is_judged_and_scheduled_on_the_last_day_of_its_calendar_and_after(
-    name: str, engine: Engine
-) -> None:
-    market = load_market(name)
-    last = last_known_day(market.calendar)
-    crons = set()
-    for days in (-90, -60, -1, 0, 1, 30, 400):
-        now = datetime.combine(last + timedelta(days=days), time(23, 59), tzinfo=UTC)
-        status = market_status(engine, name, market, now)
-        assert status.calendar_ends == (last if days >= -60 else None), days
-        crons |= {schedule.cron for schedule in schedules_of(market, now)}
-        if days > 0:
-            assert REMEDY in str(status.note)
-            with pytest.raises(DtmlError, match="upgrade exchange_calendars"):
-                skip_reason(market, now)
-    assert len(crons) == (2 if market.retrain == "never" else 3)

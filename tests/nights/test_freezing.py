@@ -1,18 +1,18 @@
 """What a frozen night predicted cannot change unnoticed: each bit of it is found and named."""
 
 import json
-import math
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 
 from db.engine import reading, transaction
+from db.read import read_value
 from dtml.errors import UsageError
 from dtml.experiments import vary
 from dtml.prices.sessions import next_session
@@ -28,25 +28,19 @@ from flows.freezing import (
     read_chain,
 )
 from flows.nightly.context import MarketContext
-from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
 from flows.settings import chain_file, data_folder, reports_folder
 from tests.support.commands import Command
-from tests.support.nights import AS_OF, BARS, FrameSource, after_nights
+from tests.support.nights import AS_OF, after_nights
 from tests.support.places import ROOT
 
 FOLLOWING = next_session("XNYS", AS_OF)
 LAST = next_session("XNYS", FOLLOWING)
 
 
-def change(engine: Engine, sql: str, **values: object) -> None:
+def change(engine: Engine, sql: str) -> None:
     with transaction(engine) as conn:
-        assert conn.execute(text(sql), values).rowcount > 0
-
-
-def value(engine: Engine, sql: str) -> object:
-    with reading(engine) as conn:
-        return conn.execute(text(sql)).scalar_one()
+        assert conn.exec_driver_sql(sql).rowcount > 0
 
 
 def freeze_two(context: MarketContext) -> Path:
@@ -80,118 +74,44 @@ def test_a_night_freezes_itself_only_after_the_first_was_frozen(context: MarketC
     assert links[1].digest in page
 
 
-def test_a_night_that_was_frozen_is_not_frozen_twice(context: MarketContext) -> None:
-    file = freeze_two(context)
-    run_night(context, FOLLOWING)
-    assert begin(context.engine, context.name, None) == []
-    assert len(read_chain(file)) == 2
+NEXT_FLOAT = "* 1.0000000000000003"  # of one bit
 
 
-@pytest.mark.soak
-def test_a_freeze_begins_at_any_complete_night_and_stays_there(context: MarketContext) -> None:
-    after_nights(context, AS_OF, FOLLOWING)
-    wanted = f"no night of simulated.* {LAST} .*--since "
-    with pytest.raises(UsageError, match=wanted):
-        begin(context.engine, context.name, LAST)
-    assert len(begin(context.engine, context.name, AS_OF)) == 2
-    with pytest.raises(UsageError, match=f"begins .*night of {AS_OF}"):
-        begin(context.engine, context.name, FOLLOWING)
+def stock(symbol: str) -> str:
+    return f"(select id from instrument where symbol = '{symbol}' and market = 'simulated')"
 
 
-def next_float(engine: Engine, table: str, column: str, where: str) -> None:
-    """Change the last bit of one number of a table."""
-    (number,) = [value(engine, f"select {column} from {table} where {where}")]
-    assert isinstance(number, float)
-    change(
-        engine,
-        f"update {table} set {column} = :number where {where}",
-        number=math.nextafter(number, 0.5),
-    )
-
-
-def a_prediction(engine: Engine) -> None:
-    stock = "select id from instrument where symbol = 'L01' and market = 'simulated'"
-    next_float(
-        engine, "prediction", "probability", f"as_of = '{AS_OF}' and instrument_id = ({stock})"
-    )
-
-
-def a_place(engine: Engine) -> None:
-    change(
-        engine,
-        "update stock_rank set place = place + 1 where as_of = :day and predictor = 'ridge' and "
-        "place = 2",
-        day=AS_OF.isoformat(),
-    )
-
-
-def a_price(engine: Engine) -> None:
-    stock = "select id from instrument where symbol = 'F01A' and market = 'simulated'"
-    next_float(engine, "price", "close", f"session = '{AS_OF}' and instrument_id = ({stock})")
-
-
-def a_price_withdrawn(engine: Engine) -> None:
-    change(
-        engine,
-        "update price set withdrawn = 'high_below_low' where session = '2023-05-02' and "
-        "instrument_id = (select min(instrument_id) from price)",
-    )
-
-
-def a_gap(engine: Engine) -> None:
-    gaps = '[{"symbol": "L01", "reason": "it fell"}]'
-    change(engine, f"update night set gaps = '{gaps}' where as_of = '{AS_OF}'")
-
-
-def a_stay(engine: Engine) -> None:
-    change(
-        engine,
-        "update constituent set valid_from = '2020-01-02' where instrument_id = (select min("
-        "instrument_id) from constituent)",
-    )
-
-
-def an_input(engine: Engine) -> None:
-    change(engine, f"update night set inputs_hash = '0123' where as_of = '{AS_OF}'")
-
-
-def a_night(engine: Engine) -> None:
-    change(engine, f"update night set status = 'refused' where as_of = '{AS_OF}'")
-
-
-def a_bit_of_the_file_of_weights(_: Engine) -> None:
+def change_a_bit_of_the_weights() -> None:
     (file,) = (data_folder() / "models").glob(f"simulated-{AS_OF}*[0-9a-f].safetensors")
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
 
 
-def a_setting(engine: Engine) -> None:
-    config = str(value(engine, "select cast(config as text) from ranker"))
-    change(
-        engine,
-        "update ranker set config = :config",
-        config=config.replace('"max_return": 0.', '"max_return": 1.'),
-    )
-
-
-def the_hash_of_rankers(engine: Engine) -> None:
-    change(engine, "update ranker set checkpoint_hash = '0123456789abcdef'")
-
-
-CHANGES: list[tuple[Callable[[Engine], None], set[tuple[int, str]]]] = [
-    (a_prediction, {(1, "a prediction")}),
-    (a_place, {(1, "a ranking")}),
-    (a_price, {(1, "a price")}),
-    (a_price_withdrawn, {(1, "a price")}),
-    (a_gap, {(1, LIST)}),
-    (a_stay, {(2, LIST)}),
-    (an_input, {(1, LINK)}),
-    (a_night, {(1, LINK)}),
-    (a_bit_of_the_file_of_weights, {(1, WEIGHT), (2, WEIGHT)}),
-    (a_setting, {(1, WEIGHT), (2, WEIGHT)}),
-    (the_hash_of_rankers, {(1, WEIGHT), (2, WEIGHT)}),
-]
+A_PRICE = (
+    f"update price set close = close {NEXT_FLOAT} "
+    f"where session = '{AS_OF}' and instrument_id = {stock('F01A')}"
+)
+OF_BOTH = {(1, WEIGHT), (2, WEIGHT)}
+CHANGES: dict[str, set[tuple[int, str]]] = {
+    f"update prediction set probability = probability {NEXT_FLOAT} "
+    f"where as_of = '{AS_OF}' and instrument_id = {stock('L01')}": {(1, "a prediction")},
+    "update stock_rank set place = place + 1 "
+    f"where as_of = '{AS_OF}' and predictor = 'ridge' and place = 2": {(1, "a ranking")},
+    A_PRICE: {(1, "a price")},
+    "update price set withdrawn = 'high_below_low' where session = '2023-05-02' and "
+    "instrument_id = (select min(instrument_id) from price)": {(1, "a price")},
+    """update night set gaps = '[{"symbol": "L01", "reason": "it fell"}]' """
+    f"where as_of = '{AS_OF}'": {(1, LIST)},
+    "update constituent set valid_from = '2020-01-02' "
+    "where instrument_id = (select min(instrument_id) from constituent)": {(2, LIST)},
+    f"update night set inputs_hash = '0123' where as_of = '{AS_OF}'": {(1, LINK)},
+    f"update night set status = 'refused' where as_of = '{AS_OF}'": {(1, LINK)},
+    """update ranker set config = replace(config, '"max_return": 0.', '"max_return": 1.')""": (
+        OF_BOTH
+    ),
+    "update ranker set checkpoint_hash = '0123456789abcdef'": OF_BOTH,
+}
 
 
 @contextmanager
@@ -215,23 +135,14 @@ def test_one_changed_bit_is_found_and_named(context: MarketContext, tmp_path: Pa
     assert found(context) == set()
     copies = tmp_path / "copies"
     copies.mkdir()
-    for changed, expected in CHANGES:
+    for sql, expected in CHANGES.items():
         with undone(context.engine, copies):
-            changed(context.engine)
-            assert found(context) == expected, changed.__name__
+            change(context.engine, sql)
+            assert found(context) == expected, sql
+    with undone(context.engine, copies):
+        change_a_bit_of_the_weights()
+        assert found(context) == OF_BOTH
     assert found(context) == set()
-
-
-@pytest.mark.soak
-def test_what_comes_after_a_frozen_night_changes_no_link(context: MarketContext) -> None:
-    file = freeze_two(context)
-    restated = BARS.copy()
-    restated.loc[restated["session"] < "2024-06-20", "adj_close"] *= 0.98
-    fetch_bars(replace(context, source=FrameSource(restated)), LAST)
-    assert found(context) == set()
-    run_night(replace(context, source=FrameSource(restated)), LAST)
-    assert found(context) == set()
-    assert [link.as_of for link in read_chain(file)] == [AS_OF, FOLLOWING, LAST]
 
 
 def test_a_night_that_is_run_again_is_a_new_link_that_says_so(context: MarketContext) -> None:
@@ -251,10 +162,8 @@ def test_the_file_holds_what_was_predicted_and_a_changed_line_is_named(
 ) -> None:
     file = freeze_two(context)
     lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
-    stored = value(
-        context.engine,
-        f"select probability from prediction_history where symbol = 'L01' and as_of = '{AS_OF}'",
-    )
+    with reading(context.engine) as conn:
+        stored = read_value(conn, "prediction_history", "probability", symbol="L01", as_of=AS_OF)
     assert ["L01", stored] in [row[:2] for row in json.loads(lines[0])["predictions"]["rows"]]
     copy = tmp_path / "kept.jsonl"
     copy.write_text(lines[0])
@@ -307,16 +216,12 @@ def test_the_command_freezes_checks_and_replays(
     empty.touch()
     code, said, mistake = command("freeze", "simulated", "--check", str(empty))
     assert (code, said, f"{empty} has no link" in mistake) == (1, "", True)
-    a_price(context.engine)
+    change(context.engine, A_PRICE)
     code, said, mistake = command("freeze", "simulated", "--check")
     assert code == 1
     assert re.search(f"link 1, night {AS_OF}: a price ", said)
     assert "1 change since" in mistake
-    (line,) = re.findall("^frozen .*", command("replay", "simulated")[1], flags=re.MULTILINE)
-    assert re.fullmatch(f"frozen +link 1, night {AS_OF}: a price [^;]*", line)
-    code, _, mistake = command("replay", "simulated", "--all")
-    assert code == 1
-    assert "were not reproduced" in mistake
+    assert command("replay", "simulated", "--all")[0] == 1
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)

@@ -2,26 +2,51 @@
 its reason, and never twice.
 """
 
+import logging
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import date, datetime
+from html import unescape
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Engine, select, text
 
 from db.admin.copying import table_counts
-from db.engine import reading
+from db.engine import reading, transaction
 from db.read import read, read_row, read_value
-from dtml.errors import DtmlError
+from db.tables import UtcTimestamp, metadata
 from dtml.prices.sessions import next_session, sessions_up_to
+from flows.freezing import begin, link_of_night
 from flows.markets.opened import StoredSource
 from flows.nightly import predict
 from flows.nightly.context import MarketContext, Tonight, stored_bars
 from flows.nightly.fetch import OVERLAP, fetch_bars
-from flows.nightly.night import PREDICTING_FROM_STORE, NightRefusedError, run_night
+from flows.nightly.night import (
+    AFTERWARDS,
+    PREDICTING,
+    PREDICTING_FROM_STORE,
+    NightRefusedError,
+    run_night,
+)
 from flows.nightly.predict import forecast
-from flows.nightly.train import load_model, train_model
-from tests.support.nights import AS_OF, BARS, FrameSource, LimitedSource, after_nights, without
+from flows.nightly.report import publish_night
+from flows.nightly.train import load_model
+from flows.settings import data_folder
+from tests.support.dashboard_store import served_to_a_reader
+from tests.support.log_lines import objects, standard_error
+from tests.support.nights import (
+    AS_OF,
+    BARS,
+    FrameSource,
+    LimitedSource,
+    after_nights,
+    apart,
+    without,
+)
 
 
 def counts(context: MarketContext) -> dict[str, int]:
@@ -56,24 +81,6 @@ def test_a_night_predicts_every_stock_and_a_rerun_adds_no_row(context: MarketCon
     assert "L01" in night.report.read_text()
 
 
-@pytest.mark.soak
-def test_a_complete_night_is_ended_again_only_where_its_page_is_gone_or_bars_came(
-    context: MarketContext,
-) -> None:
-    after_nights(context, AS_OF)
-    page = run_night(context, AS_OF).report
-    written = page.stat().st_mtime_ns
-    assert run_night(context, AS_OF).report == page
-    assert page.stat().st_mtime_ns == written
-
-    page.unlink()
-    run_night(context, AS_OF)
-    written = page.stat().st_mtime_ns
-    fetch_bars(context, AS_OF, whole=True)
-    run_night(context, AS_OF)
-    assert page.stat().st_mtime_ns > written
-
-
 def known_at(context: MarketContext) -> datetime:
     """Up to when the night knew prices."""
     with reading(context.engine) as conn:
@@ -95,20 +102,6 @@ def test_no_price_after_as_of_moves_a_prediction(context: MarketContext) -> None
     stored = stored_predictions(context, AS_OF)
     assert (made.predictions["probability"].to_numpy() == stored["probability"].to_numpy()).all()
     assert made.known_at == of_the_night
-
-
-def test_a_night_reads_only_the_sessions_it_needs_and_predicts_as_from_all(
-    context: MarketContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fetch_bars(context, AS_OF)
-    model = train_model(Tonight(context, AS_OF))
-    few = forecast(Tonight(context, AS_OF), model)
-    monkeypatch.setattr(predict, "first_needed", lambda *_: date(2022, 1, 3))
-    pd.testing.assert_frame_equal(
-        few.predictions,
-        forecast(Tonight(context, AS_OF), model).predictions,
-        check_exact=True,
-    )
 
 
 def test_only_what_is_missing_is_asked_for_again(context: MarketContext) -> None:
@@ -136,53 +129,6 @@ def test_too_many_missing_stocks_refuse_the_night_and_a_few_are_listed_as_gaps(
     assert row["status"] == "complete_with_gaps"
     assert row["gaps"] == [{"symbol": "L02", "reason": f"no bar on {following}"}]
     assert row["predictions"] == 8
-
-
-@pytest.mark.parametrize(
-    ("first", "lacking", "reason"),
-    [("2022-01-03", "2024-06-28", "no bar on 2024-06-28"), ("2024-06-20", "2022-01-04", "too few")],
-)
-def test_a_stock_that_lacks_a_session_to_read_is_told_from_one_that_is_new(
-    context: MarketContext, first: str, lacking: str, reason: str
-) -> None:
-    is_earlier = (BARS["symbol"] == "L03") & (BARS["session"] < pd.Timestamp(first))
-    bars = without(BARS[~is_earlier], ["L03"], date.fromisoformat(lacking))
-    (gap,) = run_night(replace(context, source=FrameSource(bars)), AS_OF).row["gaps"]
-    assert (gap["symbol"], gap["reason"].startswith(reason)) == ("L03", True)
-
-
-def test_a_refused_bar_is_listed_with_its_reason_and_the_night_goes_on(
-    context: MarketContext,
-) -> None:
-    broken = BARS.copy()
-    broken.loc[
-        (broken["symbol"] == "F01A") & (broken["session"] == pd.Timestamp(AS_OF)), "close"
-    ] = -1.0
-    row = run_night(replace(context, source=FrameSource(broken)), AS_OF).row
-    assert row["status"] == "complete_with_gaps"
-    assert row["gaps"] == [{"symbol": "F01A", "reason": "bar rejected: non_positive_price"}]
-    assert row["rejected"] == 1
-
-
-def test_a_restated_history_is_fetched_anew_and_the_past_reads_as_it_was_known(
-    context: MarketContext,
-) -> None:
-    after_nights(context, AS_OF)
-    before = stored_predictions(context, AS_OF)
-    restated = BARS.copy()
-    past = (restated["symbol"] == "L02") & (restated["session"] <= pd.Timestamp(AS_OF))
-    restated.loc[past, "adj_close"] *= 0.99  # a dividend went ex
-    following = next_session("XNYS", AS_OF)
-    fetch_result = fetch_bars(replace(context, source=FrameSource(restated)), following)
-    assert fetch_result.restated == ["L02"]
-    with reading(context.engine) as conn:
-        restatements = conn.execute(text("select count(*) from price_restatement")).scalar_one()
-    assert restatements > OVERLAP
-    model = load_model(context, AS_OF)
-    as_known = forecast(Tonight(context, AS_OF, known_at(context)), model)
-    assert (
-        as_known.predictions["probability"].to_numpy() == before["probability"].to_numpy()
-    ).all()
 
 
 def test_a_restated_history_that_does_not_come_whole_is_not_stored_at_all(
@@ -216,36 +162,6 @@ def test_an_earlier_night_after_a_later_one_fetches_what_was_never_asked_for(
     held = bars.loc[bars["symbol"] == context.market.index.symbol, "session"]
     assert list(held) == list(sessions_up_to("XNYS", AS_OF, len(held)))
     assert fetch_bars(context, date(2023, 6, 1)).asked == 0
-
-
-def test_former_constituents_are_neither_predicted_nor_missed(context: MarketContext) -> None:
-    gone = [
-        replace(c, until=date(2024, 1, 2)) if c.symbol == "L02" else c
-        for c in context.market.constituents
-    ]
-    left = replace(
-        context,
-        market=replace(context.market, constituents=tuple(gone)),
-        source=FrameSource(without(BARS, ["L02"])),
-    )
-    row = run_night(left, AS_OF).row
-    assert (row["status"], row["predictions"], row["gaps"]) == ("complete", 8, [])
-
-
-def test_a_complete_night_stays_complete_when_what_follows_fails(
-    context: MarketContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_args: object) -> None:
-        raise DtmlError("scores are out")
-
-    with monkeypatch.context() as patched:
-        patched.setattr("flows.nightly.score.outcome_rows", fail)
-        with pytest.raises(DtmlError, match="scores are out"):
-            run_night(context, AS_OF)
-    with reading(context.engine) as conn:
-        row = read_row(conn, "night_log", market=context.name, as_of=AS_OF)
-    assert row is not None
-    assert (row["status"], row["predictions"]) == ("complete", 9)
 
 
 @pytest.mark.parametrize(
@@ -283,27 +199,155 @@ def test_predicting_from_the_store_gives_the_night_that_fetching_gives(
     )
 
 
-@pytest.mark.soak
-def test_a_bar_that_was_rejected_stays_out_when_a_later_fetch_begins_with_it(
-    context: MarketContext,
-) -> None:
-    jumped = BARS.copy()
-    after = (jumped["symbol"] == "F01A") & (jumped["session"] >= pd.Timestamp(AS_OF))
-    jumped.loc[after, ["open", "high", "low", "close", "adj_close"]] *= 10.0
-    mine = replace(context, source=FrameSource(jumped))
-    days = [AS_OF]
-    while len(days) < OVERLAP + 3:  # one of these fetches asks from AS_OF on
-        days.append(next_session("XNYS", days[-1]))
-    for day in days:
-        fetch_bars(mine, day)
+NEXT = date(2024, 7, 2)
+# The id of a run tells of its moment; what the try that was killed fetched is not fetched again.
+UNLIKE = {"run_id", "seconds", "train_seconds", "asked", "fetched", "stored"}
+STAGES = ["fetch", "model", "predict", "store", "score", "paper account", "drift", "report"]
+
+
+def stages(context: MarketContext) -> dict[str, tuple[str, float]]:
     with reading(context.engine) as conn:
-        held = conn.execute(
-            text("select session, close from price_latest where symbol = 'F01A'")
-        ).all()
-        told = conn.execute(text("select distinct symbol, session, reason from rejected")).all()
-    sessions = {str(session)[:10] for session, _ in held}
-    assert str(AS_OF) not in sessions
-    assert {str(day) for day in days[1:]} <= sessions
-    assert [(symbol, str(session)[:10], reason) for symbol, session, reason in told] == [
-        ("F01A", str(AS_OF), "unexplained_return")
-    ]
+        stored = read(
+            conn, "stage_log", market=context.name, as_of=AS_OF, order="started_at, stage"
+        )
+    pairs = zip(stored["status"], stored["seconds"], strict=True)
+    return dict(zip(stored["stage"], pairs, strict=True))
+
+
+@pytest.mark.on_postgresql
+def test_a_night_stores_its_stages_in_order_and_the_seconds_of_each(
+    context: MarketContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = standard_error(monkeypatch, form="json")
+    run_night(context, AS_OF)
+    stored = stages(context)
+    assert [stage for stage in stored if stage != "rank"] == STAGES
+    assert {status for status, _ in stored.values()} == {"done"}
+    assert stored["model"][1] > 0
+    *stage_lines, ended = objects(said)
+    timed = [line for line in stage_lines if line["message"].startswith("stage ")]
+    assert [line["stage"] for line in timed] == list(stored)
+    assert (ended["stage"], ended["night"], ended["level"]) == ("report", "2024-07-01", "info")
+    assert re.fullmatch("complete: 9 .*2024-07-02", ended["message"])
+    assert ended["seconds"] >= max(seconds for _, seconds in stored.values())
+
+
+def test_a_night_without_its_index_is_refused_in_its_fetch_and_completes_when_the_bar_comes(
+    context: MarketContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = standard_error(monkeypatch, form="json")
+    index = context.market.index.symbol
+    poor = replace(context, source=FrameSource(without(BARS, [index])))
+    with pytest.raises(NightRefusedError, match=f"no good bar.* {index} on {AS_OF}"):
+        run_night(poor, AS_OF)
+    assert list(stages(context)) == ["fetch"]
+    ended = objects(said)[-1]
+    assert (ended["level"], ended["stage"], ended["market"]) == ("warning", "fetch", "simulated")
+    with reading(context.engine) as conn:
+        row = read_row(conn, "night_log", market=context.name, as_of=AS_OF) or {}
+    assert (row["status"], index in row["reason"]) == ("refused", True)
+    assert run_night(context, AS_OF).row["status"] == "complete"
+
+
+def rows_of_all_tables(context: MarketContext) -> dict[str, pd.DataFrame]:
+    """Return each table without its moments and what else is not the same in two equal nights."""
+    rows = {}
+    with reading(context.engine) as conn:
+        for table in metadata.sorted_tables:
+            alike = [
+                column
+                for column in table.columns
+                if not isinstance(column.type, UtcTimestamp) and column.name not in UNLIKE
+            ]
+            frame = pd.DataFrame(conn.execute(select(*alike)).all()).astype(str)
+            rows[table.name] = frame.sort_values(list(frame)).reset_index(drop=True)
+    return rows
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)  # stores are copied
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("killed", [step.stage for step in PREDICTING + AFTERWARDS if step.stage])
+@pytest.mark.one_case("store-after")
+def test_a_night_killed_in_any_of_its_stages_ends_as_one_that_was_not(
+    context: MarketContext, killed: str, when: str, tmp_path: Path
+) -> None:
+    def kill(stage: str, work: Callable[[], Any]) -> None:
+        if stage != killed or when == "after":
+            work()
+        if stage == killed:
+            raise KeyboardInterrupt
+
+    after_nights(context, AS_OF)
+    begin(context.engine, context.name, since=None)
+    with pytest.raises(KeyboardInterrupt):
+        run_night(context, NEXT, stage=kill)
+    page = run_night(context, NEXT).report
+    assert page.exists()
+    assert link_of_night(context.name, NEXT)
+    with apart(tmp_path / "whole", context) as whole:
+        after_nights(whole, AS_OF)
+        begin(whole.engine, whole.name, since=None)
+        run_night(whole, NEXT)
+        expected = rows_of_all_tables(whole)
+    found = rows_of_all_tables(context)
+    for table in expected:
+        pd.testing.assert_frame_equal(found[table], expected[table], obj=table)
+
+
+DAYS = [day.date() for day in sessions_up_to("XNYS", AS_OF, 2)]
+
+
+@pytest.fixture
+def nights(context: MarketContext) -> MarketContext:
+    """A market with two nights, the first one scored."""
+    after_nights(context, *DAYS)
+    return context
+
+
+def seen(page: Path) -> str:
+    return unescape(re.sub(r"<[^>]+>", "", page.read_text(encoding="utf-8")))
+
+
+def test_a_role_that_only_reads_opens_the_page_of_a_night(
+    context: MarketContext, postgresql_server: str
+) -> None:
+    def filled(owner: Engine) -> None:
+        run_night(replace(context, engine=owner), AS_OF)
+
+    with served_to_a_reader(postgresql_server, "a_night_to_read", filled) as site:
+        answer = site.get(f"/market/simulated/night/{AS_OF}")
+    assert answer.status == 200
+    assert "L01" in answer.body
+
+
+@pytest.mark.soak
+def test_nothing_that_is_gone_keeps_a_night_from_its_page(
+    nights: MarketContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert "blank weight is unknown" not in seen(publish_night(Tonight(nights, AS_OF)))
+    for file in (data_folder() / "models").glob("*.safetensors"):
+        file.unlink()
+    with caplog.at_level(logging.WARNING):
+        file = publish_night(Tonight(nights, AS_OF))
+    words = seen(file)
+    assert "blank weight is unknown" in words  # the sources that were stored are all there is
+    assert "cannot be used: " in caplog.text
+    with transaction(nights.engine) as conn:  # a night from before there were calibrations
+        conn.execute(
+            text(
+                "update prediction set calibrated = null, lowest = null, highest = null, "
+                "rising_share = null"
+            )
+        )
+        conn.execute(text("update run set slope = null, intercept = null"))
+        for table in ("abstention_band", "abstention_count", "calibration_bin", "attention_weight"):
+            conn.execute(text(f"delete from {table}"))
+        conn.execute(text("update score set target = '2001-01-02'"))  # nothing scored for years
+    words = seen(publish_night(Tonight(nights, AS_OF)))
+    for said in (
+        "was not calibrated",
+        "No attention between stocks",
+        "nights up to 2001-01-02",
+    ):
+        assert said in words
+    assert not re.search(r"\b(nan|NaN|NaT|None)\b", words)

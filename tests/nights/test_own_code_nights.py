@@ -14,18 +14,14 @@ from sqlalchemy import text
 from db.engine import reading
 from db.read import read, read_row
 from db.rows.runs import latest_trained
-from dtml.errors import UsageError
 from dtml.experiments import vary
-from dtml.markets import load_market_file
 from dtml.prices.sessions import next_session
 from flows.nightly.context import MarketContext, stored_bars
 from flows.nightly.night import run_night
 from flows.replay import Archive, replay_of
 from flows.studies.ranking import Plan, Walk
 from flows.studies.study import run_study
-from tests.support.nights import AS_OF, small_market
-
-pytestmark = pytest.mark.slow
+from tests.support.nights import AS_OF
 
 TARGET = next_session("XNYS", AS_OF)
 FIRST, LAST = date(2024, 6, 3), date(2024, 9, 13)  # two folds
@@ -226,28 +222,6 @@ def test_what_fails_ends_its_own_model_with_the_reason_and_never_the_night(
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 @pytest.mark.soak
-def test_a_night_in_which_the_code_breaks_says_why_and_the_next_asks_it_again(
-    owned: MarketContext, mine: Path
-) -> None:
-    broken = (
-        "\n\ndef fussy(bars):\n    assert str(bars.close.index[-1].date()) != '{}'\n    "
-        "return bars.close / bars.open\n"
-    )
-    mine.write_text(MINE + broken.format(TARGET))
-    run_night(owned, AS_OF)
-    run_night(owned, TARGET)
-    after = next_session("XNYS", TARGET)
-    run_night(owned, after)
-    assert [len(said(owned, next_session("XNYS", day))) for day in (AS_OF, TARGET, after)] == [
-        9,
-        0,
-        9,
-    ]
-    assert reason(owned, TARGET) == "mine.py, line 13: AssertionError: "
-
-
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-@pytest.mark.soak
 def test_a_walk_compares_own_code_with_the_built_in(
     owned: MarketContext,
 ) -> None:
@@ -260,13 +234,3 @@ def test_a_walk_compares_own_code_with_the_built_in(
         (found.differences["predictor"] == "own") & (found.differences["other"] == "boosting")
     ]
     assert gains["gain"].notna().all()
-
-
-def test_a_market_file_names_own_code_beside_it(tmp_path: Path) -> None:
-    file = tmp_path / "home.toml"
-    file.write_text(f'code = "mine.py"\n{small_market()}')
-    assert load_market_file(file).code == tmp_path / "mine.py"
-    for wrong in ('ranker = "own"', "code = 3"):
-        file.write_text(f"{wrong}\n{small_market()}")
-        with pytest.raises(UsageError, match=r"home\.toml: code: "):
-            load_market_file(file)

@@ -14,21 +14,18 @@ from db.engine import reading, transaction
 from db.errors import StoreUsageError
 from db.rows import predictions
 from dtml.errors import DtmlError, UsageError
-from dtml.markets import Constituent, Market
+from dtml.markets import Market
 from dtml.prices.sessions import next_session
 from flows.markets.files import read_market
 from flows.markets.opened import RunRequest
-from flows.nightly.context import MarketContext, Tonight
+from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
-from flows.nightly.train import config_of, train_model, universe_of, why_due
 from flows.replay import (
     FIGURES,
     TOLERANCE,
     Archive,
     Receipt,
     Retraining,
-    changed_since,
-    market_of,
     replay_of,
     reproduce,
     retrain,
@@ -87,7 +84,6 @@ def test_a_training_on_changed_bars_gives_other_weights_and_says_which(
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("run_request", ["shared", "per_stock"], indirect=True)
 def test_a_backtest_is_made_again_after_the_list_and_the_index_changed(
     run_request: RunRequest, reader: Engine
 ) -> None:
@@ -121,17 +117,6 @@ def changed_market(market: Market) -> Market:
 CHANGED = in_order(" OTHER; ", " SIMX; ", "NEW joined; ", "L01 left; ", "F01B with")
 
 
-def test_a_stock_that_lost_one_of_its_stays_has_other_dates(context: MarketContext) -> None:
-    first, last = date(2015, 1, 2), date(2018, 1, 2)
-    early = Constituent("F01A", "F01A", until=first)
-    late = Constituent("F01A", "F01A", since=last)
-    then = replace(context.market, constituents=(early, late))
-    now = replace(context.market, constituents=(late,))
-    run = {"universe": universe_of(then)}
-    assert changed_since(then, run) is None
-    assert changed_since(now, run) == "F01A with other dates"
-
-
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_model_is_trained_again_on_its_own_list_and_index_whatever_they_are_today(
     context: MarketContext, archive: Archive, command: Command, kept: bool
@@ -151,15 +136,6 @@ def test_a_model_is_trained_again_on_its_own_list_and_index_whatever_they_are_to
     assert replay_of(archive, archive.night(AS_OF)).reasons == []
 
 
-def test_another_index_makes_a_training_due(context: MarketContext) -> None:
-    fetch_bars(context, AS_OF)
-    run = train_model(Tonight(context, AS_OF)).row
-    assert why_due(context, run, AS_OF, config_of(context)) is None
-    other = replace(context.market, index=replace(context.market.index, symbol="OTHER"))
-    due = why_due(replace(context, market=other), run, AS_OF, config_of(context))
-    assert str(due).startswith("the index is OTHER, ")
-
-
 def test_the_command_prints_the_receipt_and_ends_with_1_when_a_row_was_changed(
     context: MarketContext, engine: Engine, command: Command
 ) -> None:
@@ -177,17 +153,6 @@ def test_the_command_prints_the_receipt_and_ends_with_1_when_a_row_was_changed(
     assert "error" in error
 
 
-def test_a_run_of_the_published_experiment_is_refused_with_its_reason(
-    context: MarketContext, engine: Engine
-) -> None:
-    after_nights(context, AS_OF)
-    receipt = receipt_of(context, "L01")
-    with transaction(engine) as conn:
-        conn.execute(text("update run set kind = 'benchmark'"))
-    with pytest.raises(UsageError, match="published experiment"):
-        run_of(engine, receipt)
-
-
 def test_what_is_no_receipt_is_the_users_mistake(context: MarketContext, archive: Archive) -> None:
     after_nights(context, AS_OF)
     known = receipt_of(context, "L01")
@@ -197,12 +162,6 @@ def test_what_is_no_receipt_is_the_users_mistake(context: MarketContext, archive
             Receipt.read(wrong)
     with pytest.raises(StoreUsageError, match=f" 9, .*{FOLLOWING} .. {FOLLOWING}"):
         reproduce(archive, replace(known, target=date(2024, 1, 3)), run)
-    with pytest.raises(StoreUsageError, match="no run 'other'"):
-        run_of(archive.engine, replace(known, run_id="other"))
-    with pytest.raises(UsageError, match="unknown market 'mine'"):
-        market_of(run | {"market": "mine"}, None)
-    with pytest.raises(UsageError, match="describes another market"):
-        market_of(run, Path("mine.toml"))
 
 
 def test_weights_of_a_gpu_are_equal_within_a_tolerance_and_those_of_a_cpu_to_the_last_bit() -> None:

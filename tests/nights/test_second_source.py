@@ -10,23 +10,21 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 from sqlalchemy import Engine, text
 
 from db.admin.checks import check_store
 from db.engine import open_engine, reading, upgrade
-from db.read import read, read_row
+from db.read import read
 from dtml.markets.definition import SecondSource
 from dtml.prices.bars import PRICES
 from dtml.prices.sessions import next_session
 from dtml.sources import Fetched
 from dtml.sources.second import SecondFeed
 from flows.nightly.context import MarketContext
-from flows.nightly.fetch import fetch_bars
-from flows.nightly.night import NightRefusedError, catch_up, run_night
-from flows.second_source import compare_sources, fetch_and_compare
+from flows.nightly.night import NightRefusedError, run_night
+from flows.second_source import fetch_and_compare
 from flows.service.alerts import after_night
 from flows.service.status import market_status
 from tests.support.commands import Command
@@ -73,14 +71,6 @@ def hangs(answer: Fetched, _: int) -> Fetched:
     """Answer when nobody waits any more."""
     threading.Event().wait(2)
     return answer
-
-
-def leaves_one_out(answer: Fetched, _: int) -> Fetched:
-    is_out = answer.outcomes["symbol"] == STOCK
-    outcomes = answer.outcomes.assign(
-        status=np.where(is_out, "unreachable", answer.outcomes["status"])
-    )
-    return Fetched(answer.bars[answer.bars["symbol"] != STOCK], outcomes)
 
 
 NO_MORE = RuntimeError("no more")
@@ -135,13 +125,6 @@ def comparisons(context: MarketContext) -> list[dict[str, Any]]:
         return [dict(row) for row in found.mappings()]
 
 
-def newest(context: MarketContext) -> dict[str, Any]:
-    with reading(context.engine) as conn:
-        row = read_row(conn, "comparison_log", market=context.name, order="-as_of")
-    assert row is not None
-    return row
-
-
 def alerts(context: MarketContext, day: date) -> list[str]:
     after_night(context.engine, context.name, day)
     with reading(context.engine) as conn:
@@ -184,17 +167,6 @@ def test_what_differs_is_stored_with_both_values_and_a_rerun_replaces_it(
 
 
 @pytest.mark.soak
-def test_a_restatement_ends_a_difference(second: Second) -> None:
-    right = bars_with({"close": 1.02})
-    mine = second(right)
-    fetch_and_compare(mine, AS_OF)
-    fetch_and_compare(replace(mine, source=FrameSource(right)), NEXT)
-    assert rows(mine, AS_OF) == [(STOCK, str(AS_OF), "close")]
-    assert rows(mine, NEXT) == []
-    assert said_in_status(mine) == "files agrees"
-
-
-@pytest.mark.soak
 def test_a_day_lost_for_all_tickers_is_said_the_same_night_in_one_sentence(
     context: MarketContext, second: Second, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -228,11 +200,10 @@ def test_a_day_lost_for_all_tickers_is_said_the_same_night_in_one_sentence(
     ("source", "words"),
     [
         (Troubled(BARS, trouble=raises(NO_MORE)), "RuntimeError: no more"),
-        (Troubled(BARS, trouble=raises(OSError(110, "timed out"))), "timed out"),
         (Troubled(BARS, trouble=hangs), "longer than 0.2 s"),
         (FrameSource(BARS[:0]), " 10 symbols: no_data"),
     ],
-    ids=["raises", "times out", "hangs", "is empty"],
+    ids=["raises", "hangs", "is empty"],
 )
 def test_a_second_source_that_fails_ends_no_fetch_and_is_said(
     second: Second, source: Any, words: str, caplog: pytest.LogCaptureFixture
@@ -249,90 +220,6 @@ def test_a_second_source_that_fails_ends_no_fetch_and_is_said(
     assert said_in_status(mine) == f"files failed: {comparison['failure']}"
 
 
-@pytest.mark.soak
-def test_a_night_whose_second_source_fails_is_complete_and_says_so_once(
-    context: MarketContext, second: Second
-) -> None:
-    after_nights(context, AS_OF)
-    mine = second(Troubled(BARS, trouble=raises(NO_MORE)))
-    night = run_night(mine, NEXT)
-    assert night.row["status"] == "complete"
-    (alert,) = alerts(mine, NEXT)
-    assert re.fullmatch("second source: files .*: RuntimeError: .*", alert)
-    sentence = alert.removeprefix("second source: ")
-    assert f"<p>{sentence}.</p>" in night.report.read_text(encoding="utf-8")
-    run_night(mine, THIRD)
-    assert alerts(mine, THIRD) == []  # it has failed before, too
-
-
-def test_a_second_source_that_cannot_be_opened_ends_no_night(context: MarketContext) -> None:
-    """Such as a file that is not there (any more)."""
-    market = replace(context.market, second_source=SECOND)
-    mine = replace(context, market=market)
-    fetch_and_compare(mine, AS_OF)
-    (comparison,) = comparisons(mine)
-    assert "second.csv" in comparison["failure"]
-
-
-def test_a_second_source_dated_a_session_off_is_not_compared(second: Second) -> None:
-    closes = BARS.sort_values(["symbol", "session"])
-    early = closes.assign(
-        **{name: closes.groupby("symbol")[name].shift(-1) for name in [*PRICES, "adj_close"]}
-    ).dropna(subset="close")
-    mine = second(early)
-    fetch_and_compare(mine, AS_OF)
-    (comparison,) = comparisons(mine)
-    assert re.search("session early .*10 symbols", comparison["failure"])
-    assert rows(mine) == []
-
-
-def test_a_stock_that_either_source_did_not_answer_is_no_difference(second: Second) -> None:
-    mine = second(BARS)
-    fetch_and_compare(replace(mine, source=Troubled(BARS, trouble=leaves_one_out)), AS_OF)
-    assert rows(mine) == []
-    assert comparisons(mine)[-1]["symbols"] == len(mine.market.symbols)
-    mine = second(Troubled(BARS, name="files", trouble=leaves_one_out))
-    fetch_and_compare(mine, AS_OF)
-    assert rows(mine) == []
-    last = newest(mine)
-    assert [failure["symbol"] for failure in last["failures"]] == [STOCK]
-
-
-def test_the_symbols_that_a_source_was_asked_for_when_it_failed_are_failures(
-    second: Second, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("flows.second_source.SYMBOLS_AT_ONCE", 4)
-    mine = second(Troubled(BARS, name="files", trouble=raises(NO_MORE, after=1)))
-    compare_sources(mine, AS_OF, fetch_bars(mine, AS_OF))
-    last = newest(mine)
-    assert (last["symbols"], last["failure"]) == (4, "RuntimeError: no more")
-    symbols = [mine.market.index.symbol, *mine.market.symbols]
-    assert [failure["symbol"] for failure in last["failures"]] == symbols[4:]
-    statuses = [failure["status"] for failure in last["failures"]]
-    assert statuses == ["unreachable"] * 4 + ["not_asked"] * (len(symbols) - 8)
-
-
-def test_the_same_sessions_are_asked_of_both(second: Second) -> None:
-    other = FrameSource(BARS, name="files")
-    mine = second(other)
-    assert isinstance(mine.source, FrameSource)
-    for day in (AS_OF, NEXT):
-        fetch_and_compare(mine, day)
-        assert other.asked[-1] == mine.source.asked[-1]
-
-
-@pytest.mark.soak
-def test_missed_nights_are_compared_together(context: MarketContext, second: Second) -> None:
-    after_nights(context, AS_OF)
-    other = FrameSource(BARS, name="files")
-    mine = second(other)
-    caught_up = catch_up(mine, THIRD)
-    assert [night.row["as_of"] for night in caught_up.nights] == [NEXT, THIRD]
-    assert [str(row["as_of"]) for row in comparisons(mine)] == [str(THIRD)]
-    assert len(other.asked) == 1
-
-
-@pytest.mark.slow
 def test_the_command_compares_with_what_a_market_s_file_names(
     tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

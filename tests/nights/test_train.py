@@ -1,25 +1,34 @@
-"""When a model is trained, on what, and which one a night may use."""
+"""When a model is trained, on what, which one a night may use, and what a lost one does."""
 
+import json
+import logging
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
+from sqlalchemy import Engine, text
 
 from db.admin.copying import table_counts
-from db.engine import reading
+from db.engine import reading, transaction
+from db.read import read
 from db.rows import runs
 from db.rows.runs import latest_trained
 from dtml.errors import DtmlError
 from dtml.experiments import vary
 from dtml.sources.simulated import SimulatedSource
+from flows.nightly import train
 from flows.nightly.context import MarketContext, Tonight, stored_bars
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import NightRefusedError, run_night
-from flows.nightly.train import config_of, fit_model, load_model, train_model, why_due, windows_of
+from flows.nightly.train import config_of, load_model, train_model, why_due, windows_of
 from flows.settings import data_folder
-from tests.support.nights import AS_OF, BARS, SIMULATED, FrameSource
+from tests.support.commands import Command
+from tests.support.nights import AS_OF, BARS, SIMULATED, FrameSource, receipt_of
 
 
 def counts(context: MarketContext) -> dict[str, int]:
@@ -73,20 +82,17 @@ def test_too_little_history_to_train_refuses_the_night_with_what_it_takes(
 
 
 PRICES = ("open", "high", "low", "close", "adj_close")
-UNMOVED = "no known return is"
 NOTHING_TO_LEARN = {
     "weekly prices": (
         lambda bars: bars[bars["session"].dt.day_of_week == 0],
         "published",
         "no return is known",
     ),
-    "flat prices": (lambda bars: bars.assign(**dict.fromkeys(PRICES, 100.0)), "published", UNMOVED),
-    "flat prices, every return counted": (
+    "flat prices": (
         lambda bars: bars.assign(**dict.fromkeys(PRICES, 100.0)),
         "all",
-        UNMOVED,
+        "no known return is",
     ),
-    "a constant adjusted close": (lambda bars: bars.assign(adj_close=100.0), "published", UNMOVED),
 }
 
 
@@ -141,37 +147,107 @@ def test_no_price_after_as_of_moves_a_weight(context: MarketContext) -> None:
     )
 
 
-def test_a_model_tied_to_its_stocks_is_due_when_they_change(context: MarketContext) -> None:
-    fewer = replace(context, market=context.market.with_symbols(context.market.symbols[:6]))
-    run_id = run_night(fewer, AS_OF).row["run_id"]
-    assert re.fullmatch(f"the configuration .*{run_id}", str(due(context, date(2024, 7, 8))))
+LOSSES: dict[str, Callable[[Path], object]] = {
+    "missing": lambda file: file.unlink(),
+    "damaged": lambda file: file.write_bytes(file.read_bytes()[:-9] + b"otherwise"),
+}
+ELSEWHERE = "0123456789abcdef" * 4  # the hash of what another processor trained
+LOST_WORDS = rf"SHA-256 {ELSEWHERE[:12]}.*lost, .*again gave.*backup"
 
 
-class TrainingInterruptedError(Exception):
-    """What ends a training after an epoch."""
+def runs_of(context: MarketContext) -> dict[str, dict[str, Any]]:
+    with reading(context.engine) as conn:
+        return {
+            name: runs.run(conn, name) for name in read(conn, "run", order="created_at, id")["id"]
+        }
 
 
-def test_what_an_interrupted_training_left_goes_with_the_next_one_of_its_market(
+def checkpoint_of(run: dict[str, Any]) -> Path:
+    return data_folder() / str(run["checkpoint_path"])
+
+
+def lose(context: MarketContext, *, how: str = "missing", trained_elsewhere: bool = False) -> bytes:
+    """Lose every checkpoint; what was in the last one."""
+    for run in runs_of(context).values():
+        whole = checkpoint_of(run).read_bytes()
+        LOSSES[how](checkpoint_of(run))
+    if trained_elsewhere:
+        with transaction(context.engine) as conn:
+            conn.execute(text("update run set checkpoint_hash = :sha"), {"sha": ELSEWHERE})
+    return whole
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("how", LOSSES)
+def test_a_night_whose_model_s_weights_are_lost_trains_them_again(
+    context: MarketContext, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    fetch_bars(context, AS_OF)
+    model = train_model(Tonight(context, AS_OF))
+    whole = lose(context, how=how)
+    with caplog.at_level(logging.INFO):
+        assert run_night(context, AS_OF).row["run_id"] == model.run_id
+    assert f"weights of {model.run_id} are" in caplog.text
+    assert checkpoint_of(runs_of(context)[model.run_id]).read_bytes() == whole
+    lose(context, how=how)
+    later = run_night(context, date(2024, 7, 2)).row
+    assert later["status"] == "complete"
+    assert later["run_id"] != model.run_id
+
+
+def test_a_market_that_never_trains_says_in_the_night_s_row_what_to_do(
     context: MarketContext,
 ) -> None:
-    def interrupt(*_: object) -> None:
-        raise TrainingInterruptedError
+    fetch_bars(context, AS_OF)
+    train_model(Tonight(context, AS_OF))
+    lose(context)
+    never = replace(context, market=replace(context.market, retrain="never"))
+    with pytest.raises(
+        NightRefusedError,
+        match=r"cannot be used: .*backup.*`dtml train",
+    ):
+        run_night(never, AS_OF)
 
-    folder = data_folder() / "training"
-    fetch_bars(context, date(2024, 7, 9))
-    for day in (AS_OF, date(2024, 7, 9)):
-        with pytest.raises(TrainingInterruptedError):
-            train_model(Tonight(context, day), interrupt)
-    with pytest.raises(TrainingInterruptedError):
-        fit_model(Tonight(context, AS_OF), interrupt, kind="backtest")
-    other = folder / f"simulated-2-{AS_OF}-0123abcd"
-    other.mkdir()
-    assert len(list(folder.iterdir())) == 4
-    train_model(Tonight(context, date(2024, 7, 2)))
-    (later,) = (each for each in folder.iterdir() if each.name.startswith("simulated-2024"))
-    assert sorted(each.name for each in folder.iterdir()) == sorted(
-        ["backtests", other.name, later.name]
+
+@pytest.mark.soak
+def test_weights_that_come_out_otherwise_are_a_run_beside_the_stored_one(
+    context: MarketContext,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fetch_bars(context, AS_OF)
+    first = train_model(Tonight(context, AS_OF))
+    lose(context, how="damaged", trained_elsewhere=True)
+    lost = runs_of(context)[first.run_id]
+    left = checkpoint_of(lost).read_bytes()
+    with caplog.at_level(logging.WARNING):
+        second = train_model(Tonight(context, AS_OF))
+    assert second.run_id.startswith(f"{first.run_id}-")
+    assert re.search(LOST_WORDS, caplog.text)
+    assert runs_of(context)[first.run_id] == lost
+    assert checkpoint_of(lost).read_bytes() == left
+    assert load_model(context, AS_OF).run_id == second.run_id
+    assert run_night(context, AS_OF).row["run_id"] == second.run_id
+    monkeypatch.setattr(train, "fit_bars", lambda *_: pytest.fail("it was trained a third time"))
+    assert train_model(Tonight(context, AS_OF)).run_id == second.run_id
+    assert len(runs_of(context)) == 2
+
+
+@pytest.mark.soak
+def test_a_lost_checkpoint_is_put_back_by_a_retraining_from_a_receipt(
+    context: MarketContext, engine: Engine, command: Command
+) -> None:
+    run_night(context, AS_OF)
+    whole, receipt = lose(context), str(receipt_of(context, "L01"))
+    (run,) = runs_of(context).values()
+    code, _, complaint = command("replay", receipt, "--device", "cpu")
+    assert code == 1
+    assert "`dtml replay RECEIPT --retrain`" in " ".join(complaint.split())
+    code, said, _ = command("replay", receipt, "--retrain", "--device", "cpu", "--json")
+    assert (code, json.loads(said)["equal"], json.loads(said)["retrained"]["restored"]) == (
+        0,
+        True,
+        True,
     )
-    assert later.name.startswith("simulated-2024-07-09")
-    fit_model(Tonight(context, AS_OF), kind="backtest")
-    assert list((folder / "backtests").iterdir()) == []
+    assert checkpoint_of(run).read_bytes() == whole
+    assert command("replay", receipt, "--device", "cpu")[0] == 0

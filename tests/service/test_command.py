@@ -2,27 +2,38 @@
 counts, one line for every mistake.
 """
 
+import io
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
+import pyarrow.parquet as pq
 import pytest
+import typer
+from sqlalchemy import Engine
+from typer.testing import CliRunner
 
 from db.admin.copying import table_counts
 from db.engine import open_engine, reading
-from dtml.sources.simulated import SimulatedSource
-from tests.support.commands import Command, as_served
+from db.errors import StoreUsageError
+from db.questions import questions as all_questions
+from dtml.errors import UsageError
+from flows.commands.query import query
+from flows.commands.questions import commands
+from flows.signals import GO_ON
+from tests.support.commands import Command, as_served, whole_command
 from tests.support.nights import small_market
 from tests.support.prefect_server import give_tables
-
-pytestmark = pytest.mark.slow
+from tests.support.stores import GAP, MOMENT, fill
+from translation.errors import TranslationError
 
 DTML = Path(sys.executable).with_name("dtml")
 AS_OF = "2024-07-02"
@@ -94,48 +105,15 @@ def test_nights_run_through_prefect_and_a_second_run_adds_no_row_and_says_so(dtm
     assert again.returncode == 0, again.stderr
     assert again.stdout == said
 
-    code, said, _ = dtml("history", "L01", "--json")
-    assert code == 0
-    assert [row["target"] for row in json.loads(said)] == ["2024-07-02", "2024-07-03"]
-    code, said, _ = dtml("runs", "small", "--json")
-    assert json.loads(said)[0]["seeds"] == [0, 1]
-    code, said, _ = dtml("score", "--market-file", "small.toml", "--as-of", AS_OF)
-    assert (code, "every stock rises" in said) == (0, True)
-    code, said, _ = dtml("query", "select count(*) as n from latest_prediction", "--csv")
-    assert said == "n\n30\n"
-    code, _, said = dtml("query", "delete from prediction")
-    assert code == 2
-    assert rows() == before
-
-
-@pytest.mark.soak
-@pytest.mark.usefixtures("served")
-def test_each_step_is_a_command_and_together_they_are_a_night(dtml: Command) -> None:
-    market = ("--market-file", "small.toml", "--as-of", AS_OF)
-    code, said, _ = dtml("fetch", *market, "--json")
-    assert (code, json.loads(said)["asked"]) == (0, 31)
-    code, said, _ = dtml("fetch", *market, "--json")
-    assert (code, json.loads(said)["asked"]) == (0, 0)
-    assert dtml("train", *market)[0] == 0
-    code, said, _ = dtml("predict", *market, "--json")
-    assert (code, len(json.loads(said)["predictions"])) == (0, 30)
-    assert [night["status"] for night in nights_of(dtml)] == ["complete"]
-
-
-def yahoo_market(home: Path, stocks: list[str]) -> Path:
-    listed = json.dumps(stocks)
-    text = f"[constituents]\nas_of = 2024-01-02\nsymbols = {listed}\n[checks]\nmax_missing = 0.3"
-    file = home / "yahooed.toml"
-    file.write_text(small_market(source="yahoo", more=text))
-    return file
-
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("served")
 def test_without_a_network_the_night_ends_refused_and_nothing_is_lost(
     dtml: Command, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = yahoo_market(home, ["L01", "L02"])
+    constituents = '[constituents]\nas_of = 2024-01-02\nsymbols = ["L01", "L02"]\n'
+    file = home / "yahooed.toml"
+    file.write_text(small_market(source="yahoo", more=constituents))
     nowhere = {
         "HTTPS_PROXY": "http://127.0.0.1:9",
         "https_proxy": "http://127.0.0.1:9",
@@ -193,74 +171,9 @@ def test_a_mistake_of_the_user_is_one_line_and_exit_code_2(
         assert len(complaint.strip().splitlines()) == 1
 
 
-@pytest.mark.soak
-@pytest.mark.usefixtures("served")
-def test_a_damaged_checkpoint_refuses_the_night_and_says_how_to_go_on(
-    dtml: Command, home: Path
-) -> None:
-    market = ("--market-file", "small.toml")
-    assert dtml("fetch", *market, "--as-of", AS_OF)[0] == 0
-    assert dtml("train", *market, "--as-of", AS_OF)[0] == 0
-    (checkpoint,) = (home / "data" / "models").glob("*.safetensors")
-    checkpoint.write_bytes(checkpoint.read_bytes()[:-1] + b"\0")
-    code, _, complaint = dtml("predict", *market, "--as-of", AS_OF)
-    assert code == 1
-    assert "was changed or damaged" in complaint
-    assert nights_of(dtml)[0]["status"] == "refused"
-
-
-def test_a_file_that_ends_on_a_weekend_has_its_night_on_the_session_before(
-    dtml: Command, home: Path
-) -> None:
-    bars = SimulatedSource().bars(date(2024, 6, 28))
-    bars = bars[bars["session"] >= pd.Timestamp(2024, 1, 2)].drop(columns=["split", "dividend"])
-    saturday = bars[bars["session"] == pd.Timestamp(2024, 6, 28)].assign(
-        session=pd.Timestamp(2024, 6, 29)
-    )
-    pd.concat([bars, saturday]).to_csv(home / "prices.csv", index=False)
-    files = ("--market-file", "small.toml", "--source", "files", "--prices", "prices.csv")
-    code, said, complaint = dtml("fetch", *files, "--json")
-    assert (code, json.loads(said)["as_of"]) == (0, "2024-06-28"), complaint
-
-
-@pytest.mark.soak
-@pytest.mark.usefixtures("served")
-def test_several_nights_say_what_each_of_them_rejected(dtml: Command, home: Path) -> None:
-    bars = SimulatedSource().bars(date(2024, 7, 2))
-    bars = bars[bars["session"] >= pd.Timestamp(2023, 6, 1)]
-    bars.loc[
-        (bars["symbol"] == "L01") & (bars["session"] == pd.Timestamp(2024, 6, 3)), "close"
-    ] = -1.0
-    bars.drop(columns=["split", "dividend"]).to_csv(home / "prices.csv", index=False)
-    command = (
-        "nightly",
-        "--market-file",
-        "small.toml",
-        "--source",
-        "files",
-        "--prices",
-        "prices.csv",
-        "--nights",
-        "2",
-    )
-    code, said, complaint = dtml(*command)
-    assert code == 0, complaint
-    assert "night of 2024-07-01: " in said
-    assert " 1 rejected; " in said
-    assert "2024-06-03" in said
-    assert "non_positive_price" in said
-    document = json.loads(dtml(*command, "--json")[1])
-    assert [(night["as_of"], night["rejected"]) for night in document["nights"]] == [
-        ("2024-07-01", 1),
-        (AS_OF, 0),
-    ]
-
-
 @pytest.mark.by_quarters
 @pytest.mark.soak
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)]
-)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_ends_at_once_and_the_same_command_goes_on(
     dtml: Command, home: Path, number: int, prefect_api: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,10 +197,153 @@ def test_an_interrupt_ends_at_once_and_the_same_command_goes_on(
     assert [night["status"] for night in nights_of(dtml)] == ["complete"]
 
 
-def test_help_answers_without_importing_anything_heavy() -> None:
-    code = (
-        "import sys, flows.cli; "
-        "print(sorted({'torch','prefect','pandas','sqlalchemy','yfinance'} & set(sys.modules)))"
+def all_commands(
+    group: Any = None, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command by its path."""
+    group = whole_command() if group is None else group
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from all_commands(command, (*path, name))
+        else:
+            yield (*path, name), command
+
+
+@pytest.mark.parametrize(
+    ("path", "command"),
+    list(all_commands()),
+    ids=lambda each: " ".join(each) if type(each) is tuple else "",
+)
+def test_every_command_has_an_example_that_parses(path: tuple[str, ...], command: Any) -> None:
+    examples = [
+        line.split("Example: ")[1] for line in command.help.splitlines() if "Example: " in line
+    ]
+    assert examples
+    for example in examples:
+        variable, *rest = shlex.split(example)  # one of the environment may come first
+        words = rest[1:] if "=" in variable else rest
+        assert tuple(words[: len(path)]) == path
+        command.make_context(" ".join(path), words[len(path) :], resilient_parsing=False)
+
+
+def test_an_interrupt_before_anything_is_done_says_how_to_go_on_and_a_second_one_breaks_nothing(
+    command: Callable[..., tuple[int, str, str]],
+) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    (impatient := typer.Typer()).command()(interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        code, _, complaint = command(of=impatient)
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (code, complaint.strip().splitlines()[-1]) == (130, GO_ON)
+
+
+@pytest.mark.soak
+def test_a_shell_completes_markets() -> None:
+    typed = "dtml nightly k"
+    place = str(len(typed.split()) - 1)
+    asked = {"_DTML_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": place}
+    code = "import sys; sys.argv = ['dtml']; from flows.cli import main; main()"
+    said = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | asked,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ended.stdout == "[]\n"
+    assert said.stdout.split() == ["kdd17", "kospi100", "kospi200"], said.stderr
+
+
+ASKED = {"as_json": False, "as_csv": False}
+
+
+@pytest.fixture
+def store(engine: Engine) -> Engine:
+    """The store that a command finds, with rows in every table."""
+    fill(engine)
+    return engine
+
+
+def test_a_parquet_file_has_days_moments_and_numbers_on_either_engine(
+    store: Engine, tmp_path: Path
+) -> None:
+    asked = """
+        select h.symbol, h.target, h.made_at, h.probability, h.probability_std, h.correct, n.gaps
+        from prediction_history h
+        join night_log n on n.target = h.target
+        order by h.symbol
+    """
+    file = tmp_path / "new folder" / "directions.parquet"
+    query(asked, **ASKED, parquet=file)
+    kept = pq.read_table(file)
+    assert {
+        field.name: str(field.type) for field in kept.schema if field.name not in ("symbol", "gaps")
+    } == {
+        "target": "date32[day]",
+        "made_at": "timestamp[us, tz=UTC]",
+        "probability": "double",
+        "probability_std": "double",
+        "correct": "int64",
+    }
+    rows = kept.to_pylist()
+    assert [row["symbol"] for row in rows] == ["A", "B", "C"]
+    assert [row["probability"] for row in rows] == [0.25, 0.5, 0.75]
+    assert [row["probability_std"] for row in rows] == [0.125, None, 0.0]
+    assert {(row["target"], row["made_at"]) for row in rows} == {(date(2024, 1, 5), MOMENT)}
+    assert json.loads(rows[0]["gaps"]) == [GAP]
+
+
+def test_two_columns_of_one_name_never_become_one(
+    store: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = "select 1 as n, 2 as x, 3 as x"
+    for form in (
+        {"as_json": True, "as_csv": False},
+        ASKED,
+        ASKED | {"parquet": tmp_path / "x.parquet"},
+    ):
+        with pytest.raises(UsageError, match=r"2 columns .*'x':.*`as`"):
+            query(asked, **form)
+    query(asked, as_json=False, as_csv=True)
+    assert capsys.readouterr().out == "n,x,x\n1,2,3\n"
+    assert list(tmp_path.glob("*.parquet")) == []
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_sql_comes_from_standard_input_for_a_dash(
+    store: Engine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sql = b"select symbol\nfrom latest_prediction\norder by symbol\n"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(sql)))
+    query("-", as_json=True, as_csv=False)
+    assert json.loads(capsys.readouterr().out) == [
+        {"symbol": "A"},
+        {"symbol": "B"},
+        {"symbol": "C"},
+    ]
+    with pytest.raises(StoreUsageError):  # all of it was read
+        query("-", **ASKED)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff")))
+    with pytest.raises(TranslationError, match="input is not UTF-8"):
+        query("-", **ASKED)
+
+
+def test_a_question_is_asked_of_the_only_market(
+    store: Engine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = CliRunner().invoke(commands, ["19", "--json"])
+    assert asked.exit_code == 0, asked.exception
+    told = json.loads(asked.stdout)
+    assert (told["number"], told["market"], told["title"]) == (19, "toy", all_questions()[18].title)
+    assert "'toy'" in told["sql"]
+    assert {row["what"] for row in told["answer"]} == {
+        "bar rejected",
+        "not made before its day",  # at half past two of that day, UTC
+        "stocks left out",
+        "sources differ",
+    }

@@ -13,51 +13,9 @@ import yaml
 from flows.settings import NEEDED
 from tests.support.nights import small_market
 from tests.support.places import ROOT
-from translation.environment import VARIABLES, prepare_torch
+from translation.environment import VARIABLES
 
 DTML = Path(sys.executable).with_name("dtml")
-# Prints the variables as they are when torch is first imported, and ends there: importing it takes
-# seconds, which tell nothing more.
-WATCHED = """
-import os, sys
-
-class Watch:
-    def find_spec(self, name, path, target=None):
-        if name == "torch":
-            print(*(os.environ.get(each) for each in {names!r}), flush=True)
-            os._exit(0)
-
-sys.meta_path.insert(0, Watch())
-{program}
-"""
-COMMAND = "sys.argv = ['dtml', 'backtest', 'nowhere']; from flows.cli import main; main()"
-TRANSLATION = (
-    "import runpy; sys.argv = ['translation', '--help']; "
-    "runpy.run_module('translation', run_name='__main__')"
-)
-
-
-def seen_by_torch(program: str, **own: str) -> list[str]:
-    text = WATCHED.format(names=tuple(VARIABLES), program=program)
-    others = {name: value for name, value in os.environ.items() if name not in VARIABLES}
-    ended = subprocess.run(
-        [sys.executable, "-c", text],
-        cwd=ROOT,
-        env=others | own,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return ended.stdout.splitlines()[0].split()
-
-
-@pytest.mark.soak
-@pytest.mark.slow
-@pytest.mark.one_case("translation")
-@pytest.mark.parametrize("program", [COMMAND, TRANSLATION], ids=["dtml", "translation"])
-def test_threads_wait_asleep_unless_the_user_says_otherwise(program: str) -> None:
-    assert seen_by_torch(program) == list(VARIABLES.values())
-    assert seen_by_torch(program, OMP_WAIT_POLICY="active")[0] == "active"
 
 
 def test_served_runs_and_workers_have_what_a_command_sets() -> None:
@@ -67,7 +25,6 @@ def test_served_runs_and_workers_have_what_a_command_sets() -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.slow
 def test_a_command_starts_no_temporary_server_of_prefect() -> None:
     """One would run what any page of a browser sends."""
     names = ("PREFECT_SERVER_ALLOW_EPHEMERAL_MODE", "PREFECT_SERVER_EPHEMERAL_ENABLED")
@@ -82,23 +39,10 @@ def test_a_command_starts_no_temporary_server_of_prefect() -> None:
     assert ended.stdout.split() == ["False"]
 
 
-def test_what_is_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
-    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
-    monkeypatch.delenv("THP_MEM_ALLOC_ENABLE", raising=False)
-    prepare_torch()
-    assert os.environ["OMP_WAIT_POLICY"] == "active"
-    assert "GOMP_SPINCOUNT" not in os.environ  # it would override the policy
-    assert os.environ["THP_MEM_ALLOC_ENABLE"] == VARIABLES["THP_MEM_ALLOC_ENABLE"]
-
-
-@pytest.mark.slow
-@pytest.mark.one_case("euc_kr")
-@pytest.mark.parametrize("encoding", ["latin-1", "ascii:strict", "euc_kr"])
-def test_what_a_terminal_cannot_show_ends_no_command(encoding: str, tmp_path: Path) -> None:
+def test_what_a_terminal_cannot_show_ends_no_command(tmp_path: Path) -> None:
     title = "\ucf54\uc2a4\ud53c \u2013 \u20ac \U0001f4c8"
     (tmp_path / "my.toml").write_text(small_market(title=title), encoding="utf-8")
-    told = {**os.environ, "PYTHONIOENCODING": encoding, "DTML_DATA": str(tmp_path / "data")}
+    told = {**os.environ, "PYTHONIOENCODING": "euc_kr", "DTML_DATA": str(tmp_path / "data")}
     for command in (
         ["fetch", "--market-file", "my.toml", "--as-of", "2024-07-01"],
         ["markets"],

@@ -23,7 +23,7 @@ from tests.support.panels import made_panel
 from tests.support.prefect_server import give_tables
 from tests.support.service import serving
 
-pytestmark = [needs_inotify, pytest.mark.slow]
+pytestmark = needs_inotify
 
 BIN = Path(sys.executable).parent
 TO_BE_BACKTESTED = (
@@ -96,18 +96,6 @@ def test_the_process_of_own_code_opens_no_file_of_a_stranger(
         own = IsolatedCode(OwnCode("own.py", "def f(bars):\n    return bars.close"))
         values = own.values(made_panel(), [300])
     assert np.isfinite(values).any()
-    assert {str(file) for file in opened & theirs} == set()
-
-
-@pytest.mark.soak
-def test_translation_alone_opens_no_file_of_a_stranger(tmp_path: Path) -> None:
-    theirs = fill_as_a_stranger(tmp_path)
-    (
-        tmp_path / "translation.py"
-    ).unlink()  # of that name Python itself asks for, before any line of ours is run
-    with opened_files(tmp_path) as opened:
-        ended = run(tmp_path, sys.executable, "-m", "translation", "--help")
-    assert ended.returncode == 0, ended.stderr
     assert {str(file) for file in opened & theirs} == set()
 
 

@@ -1,17 +1,13 @@
 """What flows/README.md gives to Prometheus, Grafana and a mail server is what they can use."""
 
 import re
-from datetime import UTC, date, datetime
-from typing import Any
+from datetime import UTC, datetime
 
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import Engine
 
-from db.connection.user_sql import select
-from db.engine import transaction
-from db.rows import nights
 from flows.dashboard.monitoring import metrics
 from tests.support.places import ROOT
 
@@ -35,13 +31,6 @@ def families(engine: Engine) -> dict[str, set[str]]:
     }
 
 
-def test_a_scrape_of_the_page_asks_the_dashboard_where_it_listens() -> None:
-    document: dict[str, Any] = yaml.safe_load(block("yaml", "scrape_configs"))
-    (job,) = document["scrape_configs"]
-    assert job["static_configs"] == [{"targets": ["127.0.0.1:8050"]}]
-    assert document["rule_files"] == ["dtml.rules.yml"]
-
-
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_every_metric_of_a_rule_and_of_the_page_s_table_is_one_that_a_store_has(
     engine: Engine,
@@ -54,23 +43,3 @@ def test_every_metric_of_a_rule_and_of_the_page_s_table_is_one_that_a_store_has(
     found = set(families(engine))
     assert named <= found
     assert listed == found
-
-
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_the_panel_of_the_page_draws_the_seconds_of_stages(engine: Engine, reader: Engine) -> None:
-    night_of = ("simulated", date(2026, 11, 25))
-    with transaction(engine) as conn:
-        nights.start_night(conn, *night_of, target=None, source="files", started_at=NOON)
-        nights.start_stage(conn, *night_of, "fetch", started_at=NOON)
-        nights.finish_stage(conn, *night_of, "fetch", status="done", seconds=2.5)
-        nights.start_stage(conn, *night_of, "model", started_at=NOON)
-    drawn = select(reader, block("sql", "stage_log"))
-    assert drawn[["metric", "value"]].to_dict("records") == [{"metric": "fetch", "value": 2.5}]
-
-
-def test_the_address_for_mail_is_one_that_apprise_knows() -> None:
-    apprise = pytest.importorskip("apprise")
-    (address,) = re.findall(r"`(mailtos://[^`]+)`", PAGE)
-    receiver = apprise.Apprise.instantiate(address)
-    assert receiver.smtp_host == "mail.example.org"
-    assert [target for _, target in receiver.targets] == ["me@example.org"]

@@ -156,7 +156,6 @@ def test_nobody_but_a_holder_of_the_login_is_heard_by_the_server_of_a_service(
     assert not any(service.login.encode() in line for line in shown)
 
 
-@pytest.mark.soak
 @needs_proc
 def test_nobody_but_its_own_process_is_heard_by_a_temporary_server(tmp_path: Path) -> None:
     plant(tmp_path)
@@ -171,7 +170,6 @@ def test_nobody_but_its_own_process_is_heard_by_a_temporary_server(tmp_path: Pat
     assert not (tmp_path / "imported").exists()
 
 
-@pytest.mark.soak
 @needs_proc
 def test_a_port_whose_server_died_is_nobodys_until_its_command_has_ended_too(
     tmp_path: Path,
@@ -267,7 +265,6 @@ def test_a_run_inherits_what_it_needs_and_no_secret_beside_it(service: Serving, 
     assert not (folder / "imported").exists()
 
 
-@pytest.mark.soak
 @needs_proc
 def test_two_services_that_start_together_have_a_server_each_and_the_death_of_one_is_its_own(
     tmp_path: Path,

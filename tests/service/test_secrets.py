@@ -2,7 +2,6 @@
 not in a file, not in the store.
 """
 
-import json
 import os
 import re
 import subprocess
@@ -13,7 +12,6 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-import sqlalchemy as sa
 from filelock import FileLock
 from sqlalchemy import URL, Engine, create_engine, make_url
 
@@ -53,7 +51,7 @@ class Scene:
     hook: Webhook
     said: dict[str, subprocess.CompletedProcess[str]]
 
-    def run(self, name: str, *arguments: str, url: str | None = None, form: str = "text") -> None:
+    def run(self, name: str, *arguments: str, url: str | None = None) -> None:
         plain = {
             name: value
             for name, value in os.environ.items()
@@ -65,7 +63,6 @@ class Scene:
             | {
                 "DTML_DATABASE_URL": url or self.url,
                 "DTML_ALERTS": self.hook.url,
-                "DTML_LOG": form,
                 "DTML_DATA": str(self.folder / "data"),
                 "DTML_REPORTS": str(self.folder / "reports"),
             }
@@ -121,13 +118,11 @@ def scene(postgresql_server: str, tmp_path_factory: pytest.TempPathFactory) -> I
         with admin.connect() as conn:
             conn.exec_driver_sql("alter table planted.prediction owner to postgres")
         scene.run("refused night", "--debug", *NIGHT, "2024-07-03")
-        scene.run("refused night in JSON", *NIGHT, "2024-07-03", form="json")
         served = folder / "data" / "prefect"
         write_serving(served, ["small"], DELAY, None)  # else its nights of 2024 are history
         with FileLock(served / LOCK):
             scene.run("status", "--debug", "status", "--check")
         scene.run("query", "query", f"select '{PASSWORD}'::int")
-        scene.run("upgrade", "db", "upgrade")
         wrong = own.set(password=f"{PASSWORD}x")
         scene.run(
             "wrong password", "--debug", "runs", url=wrong.render_as_string(hide_password=False)
@@ -147,8 +142,7 @@ def scene(postgresql_server: str, tmp_path_factory: pytest.TempPathFactory) -> I
 
 def test_the_commands_went_where_a_secret_could_come_out(scene: Scene) -> None:
     codes = {name: ended.returncode for name, ended in scene.said.items()}
-    ended = {"night": 0, "refused night": 1, "status": 1, "query": 2, "upgrade": 0}
-    ended |= {"refused night in JSON": 1}
+    ended = {"night": 0, "refused night": 1, "status": 1, "query": 2}
     assert codes == ended | {"wrong password": 1, "raw password": 2, "no server": 1}
     said = {name: ended.stderr for name, ended in scene.said.items()}
     assert re.search("permission denied .*prediction", said["refused night"])
@@ -162,17 +156,6 @@ def test_the_commands_went_where_a_secret_could_come_out(scene: Scene) -> None:
 def test_no_command_says_a_secret(scene: Scene) -> None:
     said = {name: ended.stdout + ended.stderr for name, ended in scene.said.items()}
     assert [(name, part) for name, text in said.items() for part in PLANTED if part in text] == []
-
-
-def test_every_line_of_a_night_that_fails_is_an_object_where_that_is_asked_for(
-    scene: Scene,
-) -> None:
-    lines = scene.said["refused night in JSON"].stderr.splitlines()
-    found = [json.loads(line) for line in lines]
-    (ended,) = [line for line in found if line["seconds"] and "refused:" in line["message"]]
-    assert (ended["market"], ended["night"]) == ("small", "2024-07-03")
-    assert ended["level"] == "warning"
-    assert found[-1]["level"] == "error"
 
 
 def test_no_file_holds_a_secret(scene: Scene) -> None:
@@ -223,10 +206,3 @@ def test_a_password_that_could_be_read_as_a_host_is_a_mistake_that_says_how_to_w
     with pytest.raises(StoreUsageError, match="password's @ as %40") as caught:
         open_engine(f"postgresql://quant:{PASSWORD}@127.0.0.1:9/x")
     assert caught.value.__cause__ is None
-
-
-def test_an_sqlite_file_may_have_marks_of_addresses_in_its_name(tmp_path: Path) -> None:
-    name = tmp_path / "a@b@c.sqlite"
-    engine = open_engine(f"sqlite:///{name}")
-    assert location(engine) == str(name)
-    assert sa.inspect(engine).get_table_names() == []

@@ -30,7 +30,6 @@ from tests.support.service import (
 pytestmark = pytest.mark.soak
 
 
-@pytest.mark.soak
 @needs_proc
 def test_services_of_two_folders_on_one_server_run_their_own_nights_alone_and_nothing_is_left(
     tmp_path: Path,
@@ -62,7 +61,7 @@ def test_services_of_two_folders_on_one_server_run_their_own_nights_alone_and_no
 def test_the_deployments_of_the_file_are_on_the_server_with_their_schedules(
     prefect_api: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from prefect import cli  # late: a quick test waits for no Prefect
+    from prefect import cli  # late: it takes seconds
 
     monkeypatch.chdir(ROOT)
     asked(f"{prefect_api}/work_pools/", os.environ[LOGIN], {"name": "dtml", "type": "process"})

@@ -13,13 +13,11 @@ from datetime import UTC, date, datetime, time, timedelta
 from functools import partial
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import typer
 from filelock import FileLock
 from sqlalchemy import Engine
 
-from db.admin.copying import table_counts
 from db.connection.locks import market_lock
 from db.engine import reading, transaction
 from db.read import read
@@ -30,14 +28,12 @@ from dtml.markets import load_market
 from dtml.prices.sessions import next_session
 from flows.commands.status import commands
 from flows.nightly.context import MarketContext
-from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import NightRefusedError, run_night
 from flows.service.alerts import watch_markets
-from flows.service.schedules import LOCK, Serving, serving, write_serving
+from flows.service.schedules import LOCK, serving, write_serving
 from flows.service.status import MarketStatus, market_status, named_markets
 from flows.service.timeliness import timeliness
 from flows.settings import prefect_folder
-from tests.support.calendars import end_calendar
 from tests.support.commands import Command
 from tests.support.nights import AS_OF, BARS, FrameSource, after_nights, without
 
@@ -73,35 +69,6 @@ def begin(engine: Engine) -> None:
         stored_nights.start_night(
             conn, "simulated", AS_OF, target=after, source="simulated", started_at=EVENING
         )
-
-
-def save_scores(engine: Engine, target: date, nights: int = 40) -> None:
-    figures = {
-        "acc": 0.51,
-        "acc_low": 0.49,
-        "acc_high": 0.53,
-        "mcc": 0.02,
-        "mcc_low": -0.02,
-        "mcc_high": 0.06,
-    }
-    best = {"acc": 0.52, "mcc": 0.04}
-    key = {
-        "target": target,
-        "protocol": "all",
-        "span": "running",
-        "n": 99,
-        "nights": nights,
-        "rises": 50,
-        "predicted_rises": 50,
-    }
-    rows = [
-        key | figures | {"predictor": "dtml"},
-        key | figures | {"predictor": "always_up", "mcc": 0.0},
-    ]
-    rows += [key | figures | best | {"predictor": "index_reversal"}]
-    rows += [key | figures | {"predictor": "index_below_mean20", "nights": 3, "mcc": 0.9}]
-    with transaction(engine) as conn:
-        save(conn, "score", pd.DataFrame(rows), market="simulated", scored_at=EVENING)
 
 
 @pytest.mark.parametrize(
@@ -168,34 +135,6 @@ def test_a_market_without_its_due_night_is_late(context: MarketContext, reader: 
     assert re.match("`dtml nightly simulated --catch-up`,.*--prices FILE ", remedy)
 
 
-def test_a_market_that_was_only_fetched_has_no_night_and_is_not_late(
-    context: MarketContext, reader: Engine
-) -> None:
-    fetch_bars(context, AS_OF)
-    found = stands(reader, NEXT_MIDNIGHT)
-    assert (found.as_of, found.outcome, found.age, found.problem) == (None, None, None, None)
-    assert found.due is not None
-
-
-@pytest.mark.soak
-def test_a_refused_night_is_told_with_its_reason_and_the_bars_refused_are_counted(
-    context: MarketContext, reader: Engine
-) -> None:
-    broken = BARS.copy()
-    broken.loc[
-        (broken["symbol"] == "F01A") & (broken["session"] == pd.Timestamp(AS_OF)), ["close", "low"]
-    ] = -1.0
-    run_night(replace(context, source=FrameSource(broken)), AS_OF)
-    assert stands(reader, EVENING).outcome == "complete_with_gaps"
-    assert stands(reader, EVENING).gaps == 1
-    assert stands(reader, EVENING).rejected_bars == 1
-    assert stands(reader, datetime(2024, 9, 3, 12, tzinfo=UTC)).rejected_bars == 0
-    refuse(context, next_session("XNYS", AS_OF))
-    found = stands(reader, NEXT_MIDNIGHT)
-    assert (found.outcome, found.age) == ("refused", 1)
-    assert re.match("simulated:.*2024-07-02 refused: no good bar", str(found.problem))
-
-
 @pytest.mark.soak
 def test_a_night_that_nobody_is_at_was_interrupted(
     engine: Engine, reader: Engine, tmp_path: Path
@@ -205,39 +144,6 @@ def test_a_night_that_nobody_is_at_was_interrupted(
         assert stands(reader, EVENING).outcome == "running"
     assert stands(reader, EVENING).outcome == "interrupted"
     assert not list(Path.cwd().glob("file:*"))
-
-
-def test_the_running_scores_stand_beside_the_best_rule_of_as_many_nights(
-    engine: Engine, reader: Engine
-) -> None:
-    begin(engine)
-    save_scores(engine, date(2024, 6, 28), nights=39)
-    save_scores(engine, AS_OF)
-    found = stands(reader, EVENING)
-    assert found.scored_nights == 40
-    assert found.acc is not None
-    assert found.mcc is not None
-    assert (found.acc.value, found.acc.rule, found.acc.rule_value) == (0.51, "index_reversal", 0.52)
-    assert (found.mcc.low, found.mcc.high, found.mcc.rule, found.mcc.rule_value) == (
-        -0.02,
-        0.06,
-        "index_reversal",
-        0.04,
-    )
-
-
-def test_a_market_of_a_file_that_is_not_named_stands_without_its_exchange(
-    engine: Engine, reader: Engine
-) -> None:
-    begin(engine)
-    found = market_status(reader, "simulated", None, EVENING)
-    assert (found.outcome, found.age, found.due, found.is_late) == (
-        "interrupted",
-        None,
-        None,
-        False,
-    )
-    assert "--market-file" in str(found.note)
 
 
 def test_markets_are_those_asked_for_or_all_that_the_store_knows(
@@ -274,15 +180,6 @@ def test_markets_are_those_asked_for_or_all_that_the_store_knows(
         named_markets(reader, ["sp500"], [])
 
 
-def test_telling_how_markets_stand_writes_nothing(context: MarketContext, reader: Engine) -> None:
-    refuse(context, AS_OF)
-    with reading(context.engine) as conn:
-        before = table_counts(conn)
-    stands(reader, NEXT_MIDNIGHT)
-    with reading(context.engine) as conn:
-        assert table_counts(conn) == before
-
-
 @contextmanager
 def serving_simulated(cron: str | None = None) -> Iterator[None]:
     """As `dtml serve simulated --delay 300` does: nights are expected whenever the last one was."""
@@ -311,15 +208,6 @@ def test_a_market_that_is_only_history_has_no_late_night_and_no_next_one(
     with serving_simulated():
         code, _, complaint = dtml("--check")
         assert (code, complaint.startswith("simulated: ")) == (1, True)
-
-
-def test_a_night_is_late_by_one_rule(context: MarketContext, reader: Engine) -> None:
-    after_nights(context, AS_OF)
-    for hour in range(0, 96, 6):
-        now = EVENING + timedelta(hours=hour)
-        with reading(reader) as conn:
-            times = timeliness(conn, "simulated", MARKET, now)
-        assert times.is_late == stands(reader, now).is_late == (hour >= 30), hour
 
 
 def test_the_command_prints_every_market_and_says_what_is_not_well_only_when_asked(
@@ -354,80 +242,22 @@ def test_a_next_run_is_shown_only_of_markets_that_a_service_serves(
 ) -> None:
     after_nights(context, AS_OF)
     assert serving() is None
-    code, said, _ = dtml()
-    assert code == 0
-    assert "next run" not in said
-    assert "No service runs" in said
+    assert "No service runs" in dtml()[1]
     folder = prefect_folder()
     write_serving(folder, ["simulated"], timedelta(minutes=300), None)
     assert serving() is None  # of a service that has ended
     with FileLock(folder / LOCK):
-        assert serving() == Serving(("simulated",), timedelta(minutes=300), None)
-        _, said, _ = dtml()
-        assert "next run" in said
-        assert "No service" not in said
         (row,) = json.loads(dtml("--json")[1])
         # 300 minutes after the close in New York
         assert row["next_run"][11:16] in ("01:00", "02:00")
-        write_serving(folder, ["simulated"], timedelta(minutes=300), "7 3 * * *")
-        (row,) = json.loads(dtml("--json")[1])
-        # at seven minutes past three in New York
-        assert row["next_run"][11:16] in ("03:07", "07:07", "08:07")
         write_serving(folder, ["other"], timedelta(minutes=300), None)
         assert json.loads(dtml("--json")[1])[0]["next_run"] is None
 
 
-def test_an_age_has_its_unit(context: MarketContext, dtml: Command) -> None:
-    after_nights(context, AS_OF)
-    age = json.loads(dtml("--json")[1])[0]["age"]
-    assert f"{age} sessions" in dtml()[1]
-
-
-def test_a_market_whose_calendar_ends_says_so_and_keeps_no_other_from_being_judged(
-    context: MarketContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_night(context, AS_OF)
-    end_calendar(monkeypatch, MARKET.calendar, date(2024, 7, 31))
-    soon = stands(context.engine, EVENING)
-    assert soon.as_of == AS_OF
-    assert f"{MARKET.calendar} ends on 2024-07-31" in str(soon.note)
-    assert soon.next_run is not None
-    over = stands(context.engine, datetime(2024, 8, 2, 22, 45, tzinfo=UTC))
-    assert (over.as_of, over.outcome, over.is_late) == (AS_OF, "complete", False)
-    assert (over.due, over.next_run) == (None, None)
-    assert re.search(f"{MARKET.calendar} .*2024-07-31, before 2024-08-02", str(over.note))
-
-
-def test_an_empty_store_is_told_and_a_market_that_it_lacks_is_a_mistake(
-    engine: Engine, dtml: Command
-) -> None:
-    code, said, complaint = dtml()
-    assert (code, complaint) == (0, "")
-    assert re.fullmatch("the store .*no night .*no fetch .*\n", said)
-    code, _, complaint = dtml("simulated")
-    assert code == 2
-    assert re.search("no market yet;.*first night .*simulated`", complaint)
-
-
-def test_a_store_that_cannot_be_reached_is_not_well(
-    dtml: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DTML_DATABASE_URL", "postgresql://quant@127.0.0.1:9/prices")
-    assert dtml("--check")[0] == 1
-
-
-def test_a_store_that_is_not_there_is_not_made_by_asking(
-    dtml: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DTML_DATABASE_URL", f"sqlite:///{tmp_path}/none/store.sqlite")
-    assert dtml("--check")[0] == 2
-    assert not (tmp_path / "none").exists()
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("modules", "heavy"),
     [
+        ("flows.cli", {"torch", "prefect", "pandas", "sqlalchemy", "yfinance"}),
         ("flows.service.alerts, flows.commands.status", {"torch", "prefect"}),
         ("flows.commands.query", {"torch", "prefect", "pandas"}),
     ],

@@ -2,14 +2,12 @@
 bounded, on either engine, in every form.
 """
 
-import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from db.connection.user_sql import select
@@ -28,7 +26,6 @@ LONG_TEXTS = (
 pytestmark = pytest.mark.usefixtures("engine")
 
 TABLE = {"as_json": False, "as_csv": False}
-JSON, CSV = TABLE | {"as_json": True}, TABLE | {"as_csv": True}
 
 # Says in which forms, one after the other, what memory it may take, and what it asks; prints what
 # it complains of, and the peak of its resident memory in bytes.
@@ -74,7 +71,7 @@ def asked_in_a_process(
 
 @pytest.mark.by_quarters
 @pytest.mark.soak
-@pytest.mark.parametrize("form", ["as_csv", pytest.param("as_json", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("form", ["as_csv", "as_json"])
 def test_rows_are_written_as_they_come_and_not_held(form: str, tmp_path: Path) -> None:
     _, one = asked_in_a_process(tmp_path, form, "select 1 as i, 'x' as said")
     said, all_of_them = asked_in_a_process(tmp_path, form, LONG_TEXTS)
@@ -83,7 +80,6 @@ def test_rows_are_written_as_they_come_and_not_held(form: str, tmp_path: Path) -
 
 
 @pytest.mark.soak
-@pytest.mark.slow
 def test_a_table_shows_the_first_rows_and_reads_no_more(capsys: pytest.CaptureFixture[str]) -> None:
     query(ENDLESS, **TABLE)
     printed = capsys.readouterr()
@@ -97,20 +93,6 @@ def test_a_table_shows_the_first_rows_and_reads_no_more(capsys: pytest.CaptureFi
     assert (len(printed.out.splitlines()), printed.err) == (SHOWN + 1, "")
 
 
-@pytest.mark.slow
-def test_a_long_value_is_cut_in_a_table_and_whole_elsewhere(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    sql = f"select '{'x' * 5000}' as said"
-    query(sql, **TABLE)
-    printed = "".join(each.strip() for each in capsys.readouterr().out.splitlines())
-    assert printed.count("x") == 1000
-    assert printed.endswith("(5,000 characters)")
-    query(sql, **JSON)
-    assert json.loads(capsys.readouterr().out) == [{"said": "x" * 5000}]
-
-
-@pytest.mark.slow
 def test_rows_that_must_be_held_at_once_are_refused_beyond_a_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -128,7 +110,6 @@ def test_rows_that_must_be_held_at_once_are_refused_beyond_a_bound(
 
 
 @pytest.mark.soak
-@pytest.mark.slow
 def test_a_file_that_would_fill_the_disk_is_refused_and_none_of_it_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,21 +119,6 @@ def test_a_file_that_would_fill_the_disk_is_refused_and_none_of_it_is_left(
     assert [each for each in tmp_path.iterdir() if "rows" in each.name] == []
 
 
-@pytest.mark.soak
-def test_a_file_is_not_ended_by_time(
-    store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    is_sqlite = store_url.startswith("sqlite")
-    monkeypatch.setattr("db.engine.READ_LIMIT_S", 0.1 if is_sqlite else 1)
-    counted = NUMBERS.format(end=" where i < 3000000") + " select max(i) as n from n"
-    long = counted if is_sqlite else "select count(*) + 2999999 as n from pg_sleep(1.5)"
-    with pytest.raises(StoreUsageError, match=r"interrupted|statement timeout"):
-        query(long, **TABLE)
-    query(long, **TABLE, parquet=tmp_path / "rows.parquet")
-    assert pq.read_table(tmp_path / "rows.parquet").to_pylist() == [{"n": 3_000_000}]
-
-
-@pytest.mark.slow
 @pytest.mark.one_case
 @pytest.mark.parametrize("form", ["as_csv", "as_json"])
 def test_an_answer_that_would_fill_the_disk_is_refused_and_none_of_it_is_printed(
@@ -180,7 +146,6 @@ def test_rows_without_end_are_ended_by_time_and_none_is_printed(
 
 
 @pytest.mark.soak
-@pytest.mark.slow
 def test_a_huge_value_takes_no_more_memory_than_an_answer_may(
     tmp_path: Path, store_url: str
 ) -> None:
@@ -198,18 +163,3 @@ def test_a_huge_value_takes_no_more_memory_than_an_answer_may(
         assert re.search("select fewer rows|request less data", complaint)
     assert peak - one < 2 * memory
     assert list(tmp_path.glob("*.parquet*")) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_a_value_beyond_the_longest_is_refused() -> None:
-    with pytest.raises(StoreUsageError, match="too big"):
-        query("select zeroblob(1000001) as b", **CSV)
-
-
-@pytest.mark.slow
-def test_an_answer_without_rows_has_its_columns_as_csv(capsys: pytest.CaptureFixture[str]) -> None:
-    query("select symbol, target from prediction_history where 1 = 0", **CSV)
-    assert capsys.readouterr().out == "symbol,target\n"
-    query("select symbol, target from prediction_history where 1 = 0", **JSON)
-    assert capsys.readouterr().out == "[]\n"

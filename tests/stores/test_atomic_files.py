@@ -13,8 +13,6 @@ from flows.settings import write_page
 from translation import artifacts
 from translation.atomic_files import write_folder_whole, write_whole
 
-pytestmark = pytest.mark.slow
-
 WRITERS: dict[str, Callable[[Path], object]] = {
     "report": lambda file: write_page(file, "half of a page" * 9),
     "checkpoint": lambda file: artifacts.write(file, {"weights": torch.ones(99)}, {}),
@@ -42,7 +40,6 @@ def test_a_file_that_finds_no_room_leaves_the_one_before_as_it_was(
     assert [file.read_text() for file in tmp_path.iterdir()] == ["before"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", WRITERS)
 def test_what_a_killed_writer_left_is_gone_with_the_next_write(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -83,29 +80,6 @@ def test_a_file_that_several_write_at_once_is_one_of_theirs(tmp_path: Path) -> N
 
     write_at_once(write)
     assert list(tmp_path.iterdir()) == [file]
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("begins_new", [False, True])
-def test_a_folder_that_several_write_at_once_is_one_of_theirs(
-    tmp_path: Path, begins_new: bool
-) -> None:
-    """Each of four processes writes it thirty times, and none takes from another what it fills."""
-
-    def write(text: str, times: int = 30) -> None:
-        def fill(partial: Path) -> None:
-            for number in range(9):
-                (partial / str(number)).write_text(text)
-
-        for _ in range(times):
-            write_folder_whole(tmp_path / "many", fill, replaces=True)
-
-    if not begins_new:
-        write("0", times=1)
-    write_at_once(write)
-    (folder,) = tmp_path.iterdir()
-    files = list(folder.iterdir())
-    assert (len(files), len({file.read_text() for file in files})) == (9, 1)
 
 
 def test_a_folder_that_somebody_filled_meanwhile_is_left_as_it_is(tmp_path: Path) -> None:

@@ -53,26 +53,6 @@ def test_the_view_run_score_sets_a_figure_beside_the_printed_one(
     assert set(rows["test_first"].astype(str)) == {"2015-10-01"}
 
 
-def test_only_the_chosen_rule_is_the_best(store: Engine, reader: Engine) -> None:
-    keep(store, best_rule="always_up")
-    assert select(reader, "select * from run_score")["is_best_rule"].tolist() == [0, 0, 0]
-
-
-def test_the_view_benchmark_configuration_shows_the_spread_of_the_seeds(
-    store: Engine, reader: Engine
-) -> None:
-    keep(store)
-    rows = select(reader, "select * from benchmark_configuration order by predictor, configuration")
-    assert rows["seeds"].tolist() == [1, 2, 1]
-    assert rows["kept"].tolist() == [0, 1, 1]
-    assert rows["validation_acc"].tolist() == [0.5, 0.625, 0.5]
-    dtml = rows.iloc[1]
-    assert [dtml[each] for each in ("acc_min", "acc_mean", "acc_max")] == [0.5, 0.5625, 0.625]
-    assert [dtml[each] for each in ("mcc_min", "mcc_mean", "mcc_max")] == [0.0, 0.125, 0.25]
-    assert rows["acc_mean"].isna().tolist() == [True, False, False]
-    assert "hidden" in str(dtml["settings"])
-
-
 def test_a_benchmark_changes_no_night(store: Engine, reader: Engine) -> None:
     """A market may hold both: its newest prediction and its daily scores are
     those of nights alone.

@@ -1,12 +1,8 @@
 """A copy is the store, row by row and bit by bit, on either engine; or there is nothing."""
 
-import itertools
-import sqlite3
-import threading
 import tracemalloc
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import Engine
@@ -14,10 +10,10 @@ from sqlalchemy import Engine
 from db import tables
 from db.admin import copying
 from db.admin.copying import copy_store, snapshot, table_counts, write_snapshot
-from db.engine import open_engine, reading, require_current_schema, transaction, upgrade
-from db.errors import StoreError, StoreUsageError
+from db.engine import open_engine, reading, transaction, upgrade
+from db.errors import StoreError
 from db.save import save
-from tests.support.prediction_rows import STOCKS, predictions, run
+from tests.support.prediction_rows import STOCKS, run
 from tests.support.stores import MOMENT, add_predictions, contents, fill
 
 
@@ -31,13 +27,6 @@ def counts(engine: Engine) -> dict[str, int]:
         return table_counts(conn)
 
 
-@pytest.mark.slow
-def test_a_copy_holds_every_row_as_it_was(filled: Engine, engine: Engine) -> None:
-    assert copy(filled, engine) == counts(filled) == counts(engine)
-    assert contents(engine) == contents(filled)
-
-
-@pytest.mark.slow
 def test_a_copy_of_a_copy_is_the_store(filled: Engine, engine: Engine, tmp_path: Path) -> None:
     copy(filled, engine)
     again = open_engine(f"sqlite:///{tmp_path}/again.sqlite")
@@ -53,14 +42,6 @@ def test_a_copy_of_a_copy_is_the_store(filled: Engine, engine: Engine, tmp_path:
             )
 
 
-@pytest.mark.slow
-def test_a_store_without_tables_gets_them(filled: Engine, store_url: str) -> None:
-    target = open_engine(store_url)
-    copy(filled, target)
-    require_current_schema(target)
-
-
-@pytest.mark.slow
 def test_a_copied_store_goes_on_numbering(filled: Engine, engine: Engine) -> None:
     copy(filled, engine)
     new = {"market": "toy", "symbol": "new", "kind": "stock", "source_symbol": "new"}
@@ -69,17 +50,6 @@ def test_a_copied_store_goes_on_numbering(filled: Engine, engine: Engine) -> Non
     assert counts(engine)["instrument"] == counts(filled)["instrument"] + 1
 
 
-@pytest.mark.soak
-@pytest.mark.slow
-def test_a_store_that_holds_a_row_is_not_filled(filled: Engine, engine: Engine) -> None:
-    with transaction(engine) as conn:
-        save(conn, "run", run("mine"))
-    with pytest.raises(StoreUsageError, match=r"not empty:.* run .* 1 rows"):
-        copy(filled, engine)
-    assert sum(counts(engine).values()) == 1
-
-
-@pytest.mark.slow
 def test_a_copy_that_breaks_off_leaves_nothing(filled: Engine, engine: Engine) -> None:
     def break_off(done: str, table: str, _rows: int) -> None:
         if (done, table) == ("comparing", "prediction"):
@@ -102,7 +72,6 @@ TAMPERED = {
 
 
 @pytest.mark.soak
-@pytest.mark.slow
 @pytest.mark.parametrize("tampered", TAMPERED)
 def test_a_table_that_changed_on_the_way_is_named_and_nothing_is_kept(
     filled: Engine, engine: Engine, tampered: str
@@ -135,7 +104,6 @@ def test_a_number_that_the_other_engine_cannot_keep_is_refused(
         write_snapshot(engine, tmp_path / "copy.sqlite")
 
 
-@pytest.mark.slow
 def test_a_snapshot_is_of_one_moment_while_others_write(engine: Engine, tmp_path: Path) -> None:
     fill(engine)
     before = counts(engine)
@@ -150,50 +118,6 @@ def test_a_snapshot_is_of_one_moment_while_others_write(engine: Engine, tmp_path
         assert copy_store(conn, target, write) == before
     assert counts(target) == before
     assert counts(engine)["run"] == before["run"] + 1
-
-
-@pytest.mark.slow
-def test_a_snapshot_is_one_sound_file(engine: Engine, tmp_path: Path) -> None:
-    fill(engine)
-    folder = tmp_path / "odd ' name"
-    folder.mkdir()
-    assert write_snapshot(engine, folder / "copy.sqlite") == counts(engine)
-    assert [each.name for each in folder.iterdir()] == ["copy.sqlite"]
-    kept = open_engine(f"sqlite:///{folder}/copy.sqlite", read_only=True)
-    assert contents(kept) == contents(engine)
-    with sqlite3.connect(folder / "copy.sqlite") as conn:
-        assert conn.execute("pragma integrity_check").fetchall() == [("ok",)]
-        # reading it makes no file beside it
-        assert conn.execute("pragma journal_mode").fetchall() == [("delete",)]
-
-
-@pytest.mark.soak
-def test_a_snapshot_holds_whole_nights_while_a_writer_goes_on(
-    engine: Engine, tmp_path: Path
-) -> None:
-    fill(engine)
-    over = threading.Event()
-
-    def write() -> None:
-        for day in itertools.count(1):
-            night = predictions(target=pd.Timestamp("2030-01-01") + pd.Timedelta(days=day))
-            with transaction(engine) as conn:
-                save(conn, "prediction", night, market="toy", known_at=MOMENT, made_at=MOMENT)
-            if over.is_set():
-                return
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        kept = [
-            write_snapshot(engine, tmp_path / f"{number}.sqlite")["prediction"]
-            for number in range(3)
-        ]
-    finally:
-        over.set()
-        writer.join()
-    assert [count % len(STOCKS) for count in kept] == [0, 0, 0]
-    assert kept == sorted(kept)
 
 
 @pytest.mark.soak

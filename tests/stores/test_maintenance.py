@@ -1,26 +1,28 @@
-"""A sound store passes every check, each break is found and named; two that
-write at once lose nothing.
-"""
+"""A sound store passes every check, each break is named, and how a database fails is told."""
 
+import random
+import shutil
+import sqlite3
 from collections.abc import Sequence
-from datetime import date, timedelta
+from datetime import timedelta
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import sqlalchemy as sa
-from sqlalchemy import Engine
+from sqlalchemy import Engine, make_url
 
-from db import tables
 from db.admin.checks import LAWS, Finding, check_store
 from db.connection.locks import market_lock
-from db.engine import open_engine, reading, transaction
+from db.engine import open_engine, reading, require_current_schema, transaction
+from db.errors import StoreError, StoreUsageError
 from db.read import read
+from db.rows import translations
 from db.save import save
 from tests.support.prediction_rows import STOCKS, TARGET, predictions, run, save_stocks
 from tests.support.revisions import NEXT, become_next
-from tests.support.stores import MOMENT, fill
+from tests.support.stores import MOMENT, contents, fill
 
 NIGHTS = 20
 
@@ -35,16 +37,11 @@ def change(engine: Engine, *statements: str) -> None:
             conn.exec_driver_sql(statement)
 
 
-@pytest.mark.slow
 def test_a_sound_store_passes_every_check(engine: Engine) -> None:
     fill(engine)
     found = findings(engine)
     assert {finding.state for finding in found.values()} == {"ok"}
     assert set(LAWS) < set(found)
-
-
-def test_an_empty_store_is_sound(engine: Engine) -> None:
-    assert {finding.state for finding in findings(engine).values()} == {"ok"}
 
 
 GAPS = """[{{"symbol": "{}", "reason": "no bar"}}, {{"symbol": "{}", "reason": "late"}}]"""
@@ -97,7 +94,6 @@ BROKEN = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("broken", BROKEN)
 def test_a_broken_law_is_named_with_the_rows_that_break_it(engine: Engine, broken: str) -> None:
     fill(engine)
@@ -108,36 +104,6 @@ def test_a_broken_law_is_named_with_the_rows_that_break_it(engine: Engine, broke
     failed = [finding for finding in check_store(engine) if finding.state != "ok"]
     assert [law in finding.check for finding in failed] == [True]
     assert row.items() <= failed[0].found[0].items()
-
-
-@pytest.mark.slow
-def test_no_more_rows_are_named_than_can_be_read(engine: Engine) -> None:
-    fill(engine)
-    change(engine, "delete from price_fetch")
-    with transaction(engine) as conn:
-        for day in range(7):
-            night = {
-                "market": "toy",
-                "as_of": date(2024, 2, 1 + day),
-                "target": date(2024, 3, 1),
-                "source": "files",
-            }
-            night |= {
-                "status": "complete",
-                "run_id": "first",
-                "predictions": 9,
-                "started_at": MOMENT,
-            }
-            conn.execute(sa.insert(tables.night), night)
-    (law,) = (law for name, law in findings(engine).items() if "as many predictions" in name)
-    assert (law.state, len(law.found), law.more) == ("failed", 5, True)
-
-
-@pytest.mark.slow
-def test_a_store_that_kept_no_fetches_is_not_held_to_them(engine: Engine) -> None:
-    fill(engine)
-    change(engine, "delete from price_fetch")
-    assert {finding.state for finding in findings(engine).values()} == {"ok"}
 
 
 @pytest.mark.soak
@@ -167,7 +133,6 @@ def test_a_store_of_an_older_schema_is_held_to_no_law(
     assert NEXT in last.check
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_damaged_file_is_found(engine: Engine) -> None:
     fill(engine)
@@ -183,54 +148,150 @@ def test_a_damaged_file_is_found(engine: Engine) -> None:
     assert findings(open_engine(f"sqlite:///{file}"))["the file is intact"].state == "failed"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)  # PostgreSQL lets nobody do this
-def test_a_row_whose_owner_is_gone_is_found(engine: Engine) -> None:
-    fill(engine)
-    with engine.connect() as conn:
-        raw = conn.connection.cursor()
-        raw.execute("pragma foreign_keys = off")
-        raw.execute("delete from benchmark")
-    engine.dispose()
-    lost = findings(engine)["every foreign key leads to a row"]
-    assert {row["parent"] for row in lost.found} == {"benchmark"}
-
-
-def write_nights(url: str, market: str, run_id: str, days: Sequence[pd.Timestamp]) -> None:
+def write_nights(url: str, days: Sequence[pd.Timestamp]) -> None:
     """What a night's process does with each of many nights, as fast as it can."""
     engine = open_engine(url)
     for target in days:
-        made = predictions(run_id).assign(target=target, as_of=target - timedelta(days=1))
+        made = predictions().assign(target=target, as_of=target - timedelta(days=1))
         with transaction(engine) as conn:
-            save(conn, "prediction", made, market=market, known_at=MOMENT, made_at=MOMENT)
+            save(conn, "prediction", made, market="toy", known_at=MOMENT, made_at=MOMENT)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(
-    "both", [("toy", "toy"), pytest.param(("toy", "other"), marks=pytest.mark.soak)]
-)
 def test_two_processes_that_store_nights_at_once_both_succeed_and_every_row_is_there_once(
-    engine: Engine, store_url: str, forks: ForkServerContext, both: tuple[str, str]
+    engine: Engine, store_url: str, forks: ForkServerContext
 ) -> None:
-    """Of one market both store the same nights, from either end; of two each its own."""
+    """Both store the same nights, from either end."""
     with transaction(engine) as conn:
-        for market in sorted(set(both)):
-            save_stocks(conn, STOCKS, market)
-            save(conn, "run", run(market, market=market))
+        save_stocks(conn, STOCKS)
+        save(conn, "run", run())
     engine.dispose()
     days = list(pd.bdate_range(TARGET, periods=NIGHTS))
-    work = zip(both, (days, days[::-1]), strict=True)
     writers = [
-        forks.Process(target=write_nights, args=(store_url, each, each, run_request))
-        for each, run_request in work
+        forks.Process(target=write_nights, args=(store_url, each)) for each in (days, days[::-1])
     ]
     for writer in writers:
         writer.start()
     for writer in writers:
         writer.join()
     assert [writer.exitcode for writer in writers] == [0, 0]
-    for market in set(both):
-        with reading(engine) as conn:
-            stored = read(conn, "prediction", market=market, order="target, symbol, made_at")
-        assert len(stored) == NIGHTS * len(STOCKS)
-        assert stored[["target", "symbol"]].drop_duplicates().shape[0] == NIGHTS * len(STOCKS)
+    with reading(engine) as conn:
+        stored = read(conn, "prediction", market="toy")
+    assert len(stored) == len(stored[["target", "symbol"]].drop_duplicates())
+    assert len(stored) == NIGHTS * len(STOCKS)
+
+
+PAGE = 4096
+RESTORE = r"dtml db check.*dtml db restore"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, current_file: Path) -> bytes:
+    """A filled SQLite store, all of it in its one file."""
+    file = tmp_path_factory.mktemp("whole") / "store.sqlite"
+    shutil.copy(current_file, file)
+    engine = open_engine(f"sqlite:///{file}")
+    fill(engine)
+    engine.dispose()
+    with sqlite3.connect(file) as conn:
+        conn.execute("pragma journal_mode = delete")
+    conn.close()
+    return file.read_bytes()
+
+
+def used(data: bytes, folder: Path) -> None:
+    """Open a store with these bytes, read all of it and write to it."""
+    for left in folder.glob("store.sqlite-*"):
+        left.unlink()
+    (folder / "store.sqlite").write_bytes(data)
+    engine = open_engine(f"sqlite:///{folder / 'store.sqlite'}")
+    try:
+        require_current_schema(engine)
+        contents(engine)
+        with transaction(engine) as conn:
+            conn.execute(sa.text("delete from price"))
+            translations.queue_texts(conn, "en-de", ["x" * PAGE] * 17)
+    finally:
+        engine.dispose()
+
+
+def garbled(data: bytes, first: int, last: int) -> bytes:
+    return data[:first] + random.Random(first).randbytes(last - first) + data[last:]
+
+
+DAMAGE = {
+    "the first page": lambda data: garbled(data, 100, PAGE),
+    "every other page": lambda data: garbled(data, PAGE, len(data)),
+    "the second half cut off": lambda data: data[: len(data) // 2],
+    "the second half cut off at a page": lambda data: data[: len(data) // PAGE // 2 * PAGE],
+    "all but its first bytes cut off": lambda data: data[:50],
+    "the header": lambda data: garbled(data, 16, 100),
+    "the first words": lambda data: garbled(data, 0, 16),
+    "zeros": lambda data: bytes(len(data)),
+    "a format of the future": lambda data: data[:47] + b"\xff" + data[48:],
+    "a version to write of the future": lambda data: data[:18] + b"\xff" + data[19:],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_file_is_said_to_be_damaged_and_how_to_come_back(
+    damage: str, whole: bytes, tmp_path: Path
+) -> None:
+    used(whole, tmp_path)
+    with pytest.raises(StoreError, match=f"damaged.*{RESTORE}") as caught:
+        used(DAMAGE[damage](whole), tmp_path)
+    assert "full" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+REFUSALS = {
+    "no connection left": ("connection limit 0", "wait .*other connections"),
+    "read only": ("set default_transaction_read_only = on", "is read-only"),
+}
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
+def test_what_a_server_refuses_has_its_own_words(
+    engine: Engine, refusal: str, postgresql_admin: Engine
+) -> None:
+    setting, said = REFUSALS[refusal]
+    engine.dispose()
+    with postgresql_admin.connect() as conn:
+        conn.exec_driver_sql(f"alter database {engine.url.database} {setting}")
+    with pytest.raises(StoreError, match=said), transaction(engine) as conn:
+        conn.exec_driver_sql("delete from price")
+
+
+@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
+def test_a_right_that_lacks_and_a_database_that_is_not_there_have_words(
+    engine: Engine, store_url: str
+) -> None:
+    with (
+        pytest.raises(StoreError, match=r"permission denied.*lacks a right"),
+        transaction(engine) as conn,
+    ):
+        conn.exec_driver_sql("select pg_read_file('/etc/hostname')")
+    gone = make_url(store_url).set(database="nowhere").render_as_string(hide_password=False)
+    with pytest.raises(StoreError, match=r"not exist .create it"):
+        open_engine(gone)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            "insert into alembic_version values ('9999')",
+            "damaged,.*table alembic_version.*2 schemas",
+        ),
+        ("delete from alembic_version", "damaged,.*table alembic_version"),
+    ],
+)
+def test_a_store_of_two_schemas_or_of_none_is_noticed(
+    engine: Engine, store_url: str, change: str, said: str
+) -> None:
+    with transaction(engine) as conn:
+        conn.exec_driver_sql(change)
+    with pytest.raises(StoreError, match=f"{said}.*{RESTORE}") as caught:
+        require_current_schema(open_engine(store_url, read_only=True))
+    assert not isinstance(caught.value, StoreUsageError)

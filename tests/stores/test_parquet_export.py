@@ -3,7 +3,7 @@
 import json
 import re
 import shutil
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,10 +19,9 @@ from db.views import view
 from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night
 from flows.upkeep.parquet_export import VIEWS, export_if_asked
-from tests.support.commands import Command
 from tests.support.db_commands import dtml  # noqa: F401 - a fixture
 from tests.support.nights import AS_OF
-from tests.support.stores import MOMENT, add_predictions, fill
+from tests.support.stores import add_predictions, fill
 
 EVERY = tuple(exportable())
 
@@ -48,30 +47,6 @@ def contents(folder: Path) -> dict[str, list[str]]:
     }
 
 
-@pytest.mark.slow
-def test_a_file_has_the_rows_and_the_types_of_its_view(store: Engine, tmp_path: Path) -> None:
-    export(store, tmp_path / "out", EVERY)
-    folder = tmp_path / "out" / "prediction_history" / "market=toy" / "year=2024"
-    (file,) = folder.glob("*.parquet")
-    kept = pq.ParquetFile(file).read()
-    types = {column.name: str(column.type) for column in kept.schema}
-    assert {name: types[name] for name in ("target", "made_at", "correct", "probability")} == {
-        "target": "date32[day]",
-        "made_at": "timestamp[us, tz=UTC]",
-        "correct": "int64",
-        "probability": "double",
-    }
-    (first,) = (
-        row for row in kept.to_pylist() if (row["symbol"], row["target"]) == ("A", date(2024, 1, 5))
-    )
-    assert (first["probability"], first["realised_return"], first["made_at"]) == (
-        0.25,
-        -0.01,
-        MOMENT,
-    )
-
-
-@pytest.mark.slow
 def test_every_view_that_can_be_exported_comes_back_as_the_store_gives_it(
     store: Engine, tmp_path: Path
 ) -> None:
@@ -96,7 +71,6 @@ def as_text(row: dict[str, object]) -> str:
     )
 
 
-@pytest.mark.slow
 def test_an_export_again_replaces_what_changed_and_leaves_other_markets(
     store: Engine, tmp_path: Path
 ) -> None:
@@ -115,7 +89,6 @@ def test_an_export_again_replaces_what_changed_and_leaves_other_markets(
     assert sorted(path.name for path in out.iterdir()) == sorted([*VIEWS, MARKER])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_folder_of_somebody_else_is_left_alone(store: Engine, tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
@@ -130,29 +103,6 @@ def test_a_folder_of_somebody_else_is_left_alone(store: Engine, tmp_path: Path) 
         export(store, tmp_path / "other", VIEWS)
 
 
-@pytest.mark.slow
-def test_the_command_says_how_many_files_it_wrote(
-    store: Engine,
-    store_url: str,
-    dtml: Command,  # noqa: F811
-    tmp_path: Path,
-) -> None:
-    out = tmp_path / "out"
-    code, said, complaint = dtml(
-        store_url, "export", str(out), "--view", "daily_score", "--market", "toy"
-    )
-    assert code == 0, complaint
-    assert said == f"{out}: 1 file written (1 row)\n"
-    assert sorted(each.name for each in out.iterdir()) == ["daily_score", MARKER]
-    for refused, words in (
-        (("--view", "night"), "'night' cannot be exported"),
-        (("--market", "x"), "no market 'x'"),
-    ):
-        code, said, complaint = dtml(store_url, "export", str(out), *refused)
-        assert (code, said, words in complaint, complaint.count("\n")) == (2, "", True, 1)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_night_keeps_its_markets_files_and_a_failure_is_a_warning(
     store: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

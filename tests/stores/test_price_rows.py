@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy import Engine
 
 from db.engine import reading, transaction
-from db.errors import StoreError, StoreUsageError
+from db.errors import StoreError
 from db.read import read
 from db.rows import markets, prices
 from db.save import save
@@ -75,15 +75,6 @@ def known(store: Engine, known_at: datetime | None = None) -> pd.DataFrame:
         return prices.prices(conn, "toy", FIRST, LAST, known_at=known_at)
 
 
-def test_bars_come_back_as_they_went_in_sorted_by_symbol(store: Engine) -> None:
-    assert append(store, bars()) == len(SYMBOLS) * len(SESSIONS)
-    expected = bars().sort_values(["symbol", "session"], ignore_index=True)
-    stored = known(store)
-    pd.testing.assert_frame_equal(stored[BAR], expected)
-    assert stored["known_at"].dtype == "datetime64[ns, UTC]"
-    assert set(stored["known_at"]) == {pd.Timestamp(MONDAY)}
-
-
 def test_rounding_noise_is_no_restatement_and_a_missing_value_equals_itself(store: Engine) -> None:
     append(store, bars())
     assert append(store, bars()) == 0
@@ -93,17 +84,6 @@ def test_rounding_noise_is_no_restatement_and_a_missing_value_equals_itself(stor
     assert append(store, noisy, TUESDAY) == 0
     noisy["close"] *= 1 + 5e-9
     assert append(store, noisy, TUESDAY) == len(noisy)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("column", BAR[2:])
-def test_a_value_that_appears_or_goes_is_a_restatement(store: Engine, column: str) -> None:
-    append(store, bars())
-    values = bars()[column].to_numpy(copy=True)
-    values[7] = 99.75 if column == "close" or np.isnan(values[7]) else np.nan
-    changed = bars().assign(**{column: values})
-    assert append(store, changed, TUESDAY) == 1
-    assert append(store, bars(), TUESDAY + timedelta(days=1)) == 1
 
 
 def test_a_restated_bar_is_read_as_it_was_known_then(store: Engine) -> None:
@@ -152,15 +132,6 @@ def test_the_newest_moment_of_a_read_finds_the_same_bars_after_a_withdrawal(stor
     pd.testing.assert_frame_equal(known(store, now["known_at"].max()), now)
 
 
-def test_a_read_that_begins_with_a_withdrawn_bar_is_as_new_as_the_withdrawal(store: Engine) -> None:
-    append(store, bars())
-    gone = (bars()["symbol"] == "B") & (bars()["session"] == SESSIONS[2])
-    withdraw(store, bars()[gone], TUESDAY)
-    with reading(store) as conn:
-        later = prices.prices(conn, "toy", SESSIONS[2].date(), LAST)
-    assert later["known_at"].max() == TUESDAY
-
-
 def test_a_withdrawal_is_a_restatement_with_its_reason_and_the_bar_may_come_again(
     store: Engine,
 ) -> None:
@@ -203,34 +174,6 @@ def test_a_fetch_that_ends_late_is_compared_with_what_was_known_when_it_began(
     assert append(store, older, MONDAY) == 0
 
 
-def test_two_versions_of_one_moment_are_refused(store: Engine) -> None:
-    append(store, bars())
-    changed = bars()
-    changed.loc[changed["symbol"] == "B", "close"] += 1
-    with pytest.raises(StoreError, match=r"(?i)unique"):
-        append(store, changed)
-
-
-def test_symbols_fetched_over_different_spans_are_compared_each_over_its_own(store: Engine) -> None:
-    append(store, bars())
-    tail = bars()
-    tail = tail[(tail["symbol"] == "A") | (tail["session"] >= SESSIONS[3])].copy()
-    tail.loc[tail["session"] == SESSIONS[3], "volume"] += 1
-    assert append(store, tail, TUESDAY) == len(SYMBOLS)
-
-
-def test_the_earliest_session_ever_asked_of_a_symbol_is_kept_market_by_market(
-    store: Engine,
-) -> None:
-    with transaction(store) as conn:
-        save(conn, "instrument", read(conn, "instrument", market="toy"), market="other")
-        markets.note_asked(conn, "toy", {"A": FIRST, "B": LAST})
-        markets.note_asked(conn, "toy", {"A": LAST, "B": FIRST})
-        asked = read(conn, "instrument", columns="symbol, asked_from", order="market, symbol")
-    assert asked["asked_from"].isna().tolist() == [True] * 3 + [False] * 2 + [True]
-    assert set(asked["asked_from"].dropna()) == {SESSIONS[0]}
-
-
 def test_constituents_are_what_the_list_says_now_numbered_by_their_beginning(
     store: Engine,
 ) -> None:
@@ -251,54 +194,9 @@ def test_constituents_are_what_the_list_says_now_numbered_by_their_beginning(
     assert others["source"].tolist() == ["z", "y", "x"]
 
 
-def test_no_bars_are_no_rows(store: Engine) -> None:
-    assert append(store, bars().iloc[:0]) == 0
-    empty = known(store)
-    assert empty.empty
-    assert list(empty) == [*BAR, "known_at"]
-    assert empty["session"].dtype == "datetime64[ns]"
-    with reading(store) as conn:
-        assert prices.last_sessions(conn, "toy").empty
-        assert prices.prices(conn, "no such market", FIRST, LAST).empty
-
-
-def test_bars_without_a_close_are_refused_whole(store: Engine) -> None:
-    bad = bars()
-    bad.loc[4, "close"] = np.nan
-    with pytest.raises(StoreError, match=r"(?i)check|null"):
-        append(store, bad)
-    assert known(store).empty
-
-
-def test_a_symbol_that_was_never_stored_is_named(store: Engine) -> None:
-    with pytest.raises(StoreUsageError, match=r"not stored .*toy: NVDA, ZM"):
-        append(store, bars(("ZM", "A", "NVDA")))
-
-
 def test_naive_timestamps_are_refused_and_others_come_back_in_utc(store: Engine) -> None:
     with pytest.raises(StoreError, match=r"2024-01-08T22:00:00 .*no time zone"):
         append(store, bars(), datetime(2024, 1, 8, 22))  # noqa: DTZ001
     seoul = timezone(timedelta(hours=9))
     append(store, bars(), datetime(2024, 1, 9, 7, tzinfo=seoul))
     assert set(known(store)["known_at"]) == {pd.Timestamp(MONDAY)}
-
-
-def test_what_is_stored_of_each_symbol_is_known(store: Engine) -> None:
-    append(store, bars(("A",)))
-    append(store, bars(("B",), SESSIONS[:3]))
-    append(store, bars(("B",), SESSIONS[:3]).assign(close=50.0), TUESDAY)
-    with reading(store) as conn:
-        last = prices.last_sessions(conn, "toy")
-    assert last.to_dict() == {"A": SESSIONS[4], "B": SESSIONS[2]}
-
-
-def test_chosen_symbols_and_sessions_alone_are_read(store: Engine) -> None:
-    append(store, bars())
-    with reading(store) as conn:
-        some = prices.prices(
-            conn, "toy", SESSIONS[1].date(), SESSIONS[2].date(), symbols=["B", "not there"]
-        )
-    assert list(zip(some["symbol"], some["session"], strict=True)) == [
-        ("B", SESSIONS[1]),
-        ("B", SESSIONS[2]),
-    ]

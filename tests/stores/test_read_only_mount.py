@@ -19,8 +19,6 @@ from tests.support.commands import Command, whole_command
 from tests.support.filled_folder import fill_folder
 from tests.support.places import ROOT
 
-pytestmark = pytest.mark.slow
-
 AUDIT = "audit simulated --as-of 2024-07-01"
 READ = (
     AUDIT,

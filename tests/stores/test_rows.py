@@ -13,7 +13,7 @@ from db import tables
 from db.connection import bulk
 from db.engine import open_engine, reading, transaction, upgrade
 from db.errors import StoreError, StoreUsageError
-from db.read import STOCKS, read
+from db.read import STOCKS
 from db.rows import runs
 from db.save import save
 from tests.support.stores import MOMENT, fill
@@ -127,17 +127,6 @@ def test_every_value_is_kept_and_a_rerun_adds_no_row(
                 saved.append(save(conn, table.name, each, **market_of(table)))
             assert (table.name, sum(saved), saved[-1]) == (table.name, len(rows), 0)
             assert stored(conn, table) == rows
-
-
-def test_rows_that_are_read_can_be_saved_and_none_is_new(
-    store: Engine, filled: dict[str, Rows]
-) -> None:
-    with transaction(store) as conn:
-        for table in WRITTEN:
-            rows = read(conn, table.name)
-            assert save(conn, table.name, rows, **market_of(table)) == 0
-            assert save(conn, table.name, rows.head(0), **market_of(table)) == 0
-            assert stored(conn, table) == filled[table.name]
 
 
 # Other values, where another row is not had by leaving values out.
@@ -274,26 +263,6 @@ def test_a_stock_that_is_not_stored_is_refused_by_name(
                 rows = frame(filled, table, filled[table.name]).assign(**{symbol: "Zinc"})
                 with pytest.raises(StoreUsageError, match=r"not stored for market toy: Zinc;"):
                     save(conn, table.name, rows, market="toy")
-
-
-def test_of_many_unknown_symbols_five_are_named(store: Engine) -> None:
-    rows = pd.DataFrame({"symbol": list("ZYXWVUZ"), "session": pd.Timestamp(EARLY), "reason": "r"})
-    with (
-        reading(store) as conn,
-        pytest.raises(StoreUsageError, match=r"not stored .*toy: U, V, W, X, Y and 1 more;"),
-    ):
-        save(conn, "rejected_bar", rows, market="toy")
-
-
-def test_the_rows_of_another_market_are_other_rows(engine: Engine, filled: dict[str, Rows]) -> None:
-    stocks = frame(filled, tables.instrument, filled["instrument"])
-    outcomes = frame(filled, tables.outcome, filled["outcome"])
-    with transaction(engine) as conn:
-        for market in ("toy", "far"):
-            save(conn, "instrument", stocks, market=market)
-            assert save(conn, "outcome", outcomes, market=market) == len(outcomes)
-        of_both = read(conn, "outcome", columns="market, symbol", order="market, symbol")
-    assert of_both["market"].tolist() == ["far"] * len(outcomes) + ["toy"] * len(outcomes)
 
 
 REFUSED = [

@@ -6,10 +6,9 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from datetime import UTC, date, datetime, timedelta, tzinfo
+from datetime import UTC, date, datetime, timedelta
 from multiprocessing.context import ForkServerContext
 from multiprocessing.synchronize import Event
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -18,10 +17,9 @@ from sqlalchemy import Connection, Engine
 
 from db.admin.checks import check_store
 from db.connection.locks import is_held, market_lock
-from db.engine import open_engine, reading, transaction, upgrade
+from db.engine import open_engine, reading, transaction
 from db.errors import StoreBusyError, StoreError
-from db.read import read
-from db.rows import fetches, nights, prices
+from db.rows import fetches, prices
 from db.save import save
 from tests.support.prediction_rows import save_stocks
 
@@ -58,13 +56,6 @@ def save_bar(conn: Connection, known_at: datetime, close: float = 2.0) -> None:
     prices.append_prices(conn, "toy", bars, source="files", known_at=known_at)
 
 
-def test_a_store_without_fetches_goes_by_its_bars(engine: Engine) -> None:
-    soon = datetime.now(UTC) + timedelta(hours=14)
-    with transaction(engine) as conn:
-        save_bar(conn, soon)
-        assert fetches.next_known_at(conn, "toy") == soon + timedelta(microseconds=1)
-
-
 def test_a_fetch_a_year_ahead_is_said_and_dates_nothing_that_follows(engine: Engine) -> None:
     begun = datetime.now(UTC)
     first, later = begun + timedelta(days=365), begun + timedelta(days=366)
@@ -88,23 +79,6 @@ def finding(engine: Engine) -> list[datetime]:
     said = next(each for each in check_store(engine) if "dated ahead" in each.check)
     assert said.state == ("failed" if said.found else "ok")
     return [row["known_at"] for row in said.found]
-
-
-@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
-def test_a_clock_far_from_its_servers_fetches_nothing(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Ahead(datetime):
-        @classmethod
-        def now(cls, tz: tzinfo | None = None) -> "Ahead":
-            return cls.fromtimestamp(datetime.now(UTC).timestamp() + 365 * 86400, tz)
-
-    monkeypatch.setattr("db.rows.fetches.datetime", Ahead)
-    with (
-        reading(engine) as conn,
-        pytest.raises(StoreError, match=r"machine's clock .*database server's"),
-    ):
-        fetches.require_clocks_agree(conn, "toy")
 
 
 @pytest.mark.soak
@@ -139,7 +113,6 @@ def test_a_market_is_held_by_one_and_let_go_when_its_holder_is_killed(
     assert which_are_held(engine) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
 def test_a_lock_that_the_server_drops_is_taken_again_and_until_then_nothing_begins(
     engine: Engine, store_url: str
@@ -192,19 +165,6 @@ def which_are_held(engine: Engine) -> list[str]:
         return [name for name in ("toy", "another", "none") if is_held(conn, name)]
 
 
-def test_only_the_alert_that_is_named_was_sent(engine: Engine) -> None:
-    named = [("toy", DAY, "late"), ("toy", DAY, "refused"), ("far", DAY, "late")]
-    named += [("toy", DAY + timedelta(days=1), "late")]
-    with transaction(engine) as conn:
-        for market, as_of, kind in named:
-            alert = {"market": market, "as_of": as_of, "kind": kind, "message": "late"}
-            assert save(conn, "alert", alert, raised_at=SOON) == 1
-        nights.mark_sent(conn, "toy", DAY, "late", sent_at=SOON)
-        assert len(read(conn, "alert", sent_at=None)) == len(named) - 1
-        sent = read(conn, "alert", market="toy", as_of=DAY, kind="late")["sent_at"]
-    assert sent.tolist() == [pd.Timestamp(SOON)]
-
-
 def test_a_fetch_is_known_later_than_every_one_of_its_market_whatever_the_clock_says(
     engine: Engine,
 ) -> None:
@@ -218,14 +178,3 @@ def test_a_fetch_is_known_later_than_every_one_of_its_market_whatever_the_clock_
         for market in ("far", "new"):
             now = datetime.now(UTC)
             assert abs(fetches.next_known_at(conn, market) - now) < timedelta(minutes=1)
-
-
-@pytest.mark.soak
-def test_a_market_is_held_in_a_folder_of_any_name_for_readers_too(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/a%20b/store.sqlite"
-    writer = open_engine(url)
-    upgrade(writer)
-    reader = open_engine(url, read_only=True)
-    with market_lock(writer, "toy"), pytest.raises(StoreBusyError), market_lock(reader, "toy"):
-        pass
-    assert [folder.name for folder in tmp_path.iterdir()] == ["a%20b"]

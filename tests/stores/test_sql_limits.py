@@ -6,23 +6,17 @@ import os
 import sqlite3
 import time
 import uuid
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from datetime import UTC, date, datetime
 from pathlib import Path
-from traceback import walk_tb
-from types import FrameType
 
-import pandas as pd
 import pytest
 from sqlalchemy import Engine, make_url, text
 
-from db.admin.copying import table_counts
 from db.connection.user_sql import Interruption, select
 from db.engine import READ_LIMIT_S, open_engine, reading, transaction
 from db.errors import StoreUsageError
-from db.read import read
 from db.save import save
 from tests.support.postgresql_databases import KEEPER
 
@@ -38,21 +32,6 @@ DOUBLING = "with a0 as (select 1 as x)" + "".join(
 )
 
 
-def test_a_symbol_that_is_sql_is_a_value_to_the_store(engine: Engine, reader: Engine) -> None:
-    named = pd.DataFrame(
-        {"symbol": ["A'; drop table price; --"], "kind": "stock", "source_symbol": "A"}
-    )
-    with transaction(engine) as conn:
-        save(conn, "instrument", named.assign(name=None, sector="' or 1=1"), market="toy'; --")
-    with reading(reader) as conn:
-        assert (
-            read(conn, "instrument", market="toy'; --", order="symbol")["symbol"].tolist()
-            == named["symbol"].tolist()
-        )
-        assert read(conn, "instrument", market="toy", order="symbol").empty
-        assert table_counts(conn)["price"] == 0
-
-
 def test_sql_can_call_no_function_in_python(engine: Engine, reader: Engine) -> None:
     """Such a function would hold the interpreter lock, and with it all threads."""
     listed = "select name, narg, type from pragma_function_list order by 1, 2, 3"
@@ -64,7 +43,6 @@ def test_sql_can_call_no_function_in_python(engine: Engine, reader: Engine) -> N
                 assert [tuple(row) for row in conn.exec_driver_sql(listed)] == of_sqlite
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sql", [FOREVER, SLOW_STEPS], ids=["endless", "slow steps"])
 def test_sql_of_a_user_that_does_not_end_is_ended(
     reader: Engine, sql: str, monkeypatch: pytest.MonkeyPatch
@@ -80,7 +58,6 @@ def test_sql_of_a_user_that_does_not_end_is_ended(
     assert len(select(reader, "select * from night_log")) == 0
 
 
-@pytest.mark.slow
 def test_a_statement_that_nobody_waits_for_is_ended_at_once_and_the_next_is_not(
     reader: Engine,
 ) -> None:
@@ -102,35 +79,6 @@ def test_a_statement_that_nobody_waits_for_is_ended_at_once_and_the_next_is_not(
         assert len(select(reader, "select * from night_log")) == 0
         with pytest.raises(StoreUsageError, match="its client has gone"):
             select(reader, "select 1 as one", interruption=interruption)
-
-
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_a_statement_that_failed_leaves_no_open_cursor_to_whoever_collects_garbage(
-    reader: Engine,
-) -> None:
-    """Its end waits for the statement that runs on the same connection then, in
-    the thread that serves all readers.
-    """
-    with pytest.raises(StoreUsageError) as failure:  # it holds the frames of all that was called
-        select(reader, "select abs(-9223372036854775807 - 1)")
-    frames = traceback_frames(failure.value)
-    cursors = [
-        held
-        for frame in frames
-        for held in frame.f_locals.values()
-        if isinstance(held, sqlite3.Cursor)
-    ]
-    assert cursors
-    for cursor in cursors:
-        with pytest.raises(sqlite3.ProgrammingError, match="closed cursor"):
-            cursor.fetchone()
-
-
-def traceback_frames(error: BaseException | None) -> Iterator[FrameType]:
-    """Yield the frames of an error and of those that led to it."""
-    while error is not None:
-        yield from (frame for frame, _ in walk_tb(error.__traceback__))
-        error = error.__cause__ or error.__context__
 
 
 def test_an_interruption_that_comes_too_late_ends_no_statement_of_another(reader: Engine) -> None:
@@ -266,49 +214,6 @@ def as_role(engine: Engine, name: str) -> Engine:
     return open_engine(
         engine.url.set(username=name).render_as_string(hide_password=False), read_only=True
     )
-
-
-def test_the_first_words_that_are_advised_begin_a_query_of_the_engine(
-    engine: Engine, reader: Engine
-) -> None:
-    queries = {
-        "select": "select 1",
-        "with": "with n as (select 1) select * from n",
-        "values": "values (1)",
-        "explain": "explain select 1",
-        "table": "table night",
-        "show": "show server_version",
-    }
-    with pytest.raises(StoreUsageError, match="with one of") as refused:
-        select(reader, "pragma user_version")
-    advised = str(refused.value).rpartition("one of ")[2].split(", ")
-    assert set(advised) == set(queries) - ({"table", "show"} if is_sqlite(engine) else set())
-    for word in advised:
-        select(reader, queries[word])
-    for word in queries.keys() - set(advised):
-        with pytest.raises(StoreUsageError, match=rf"begins with '{word}',.*{advised[-1]}$"):
-            select(reader, queries[word])
-
-
-def is_sqlite(engine: Engine) -> bool:
-    return engine.dialect.name == "sqlite"
-
-
-@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "select count(*) from night",
-        "-- how many\n(SELECT count(*) from night_log)",
-        "with n as (select 1) select * from n",
-        "values (1)",
-        "table night",
-        "explain select 1",
-        "show server_version",
-    ],
-)
-def test_what_only_asks_is_answered(engine: Engine, reader: Engine, sql: str) -> None:
-    assert isinstance(select(reader, sql), pd.DataFrame)
 
 
 @pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)

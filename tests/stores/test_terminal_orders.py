@@ -1,9 +1,7 @@
 """A store may be somebody else's: no text of it gives orders to the terminal that shows it."""
 
-import ast
 import json
 import logging
-from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 
@@ -11,15 +9,11 @@ import pandas as pd
 import pytest
 
 from db.engine import open_engine, prepare
-from flows.console import ConsoleTable
 from flows.log_lines import Lines
 from flows.nightly.paper import Orders
-from flows.settings import ORDERS, out
+from flows.settings import ORDERS
 from tests.support.commands import Command, options_of_commands
 from tests.support.log_lines import record
-from tests.support.places import ROOT
-
-pytestmark = pytest.mark.slow
 
 NAME = "\x1b]0;taken\x07\x9b31m\u202eDER\r"
 
@@ -69,39 +63,6 @@ def test_csv_of_every_command_shows_orders_on_a_terminal_alone(
         assert "\\u001b]0;taken" in said
         assert "\\u202eDER" in said
         assert NAME in command(*words)[1]
-
-
-def test_no_command_prints_past_what_shows_orders() -> None:
-    assert list(bare_prints()) == []
-
-
-def bare_prints() -> Iterator[str]:
-    for file in (ROOT / "flows" / "commands").rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in (
-                "print",
-                "sys.stdout.write",
-                "sys.stdout.writelines",
-            ):
-                yield f"{file.name}:{node.lineno}"
-
-
-def test_orders_in_a_heading_or_a_text_take_nothing_of_it_away(
-    name: str, command: Command, capsys: pytest.CaptureFixture[str]
-) -> None:
-    heading = "name\x1b[31mprice\x07\u202ex\x08"
-    seen = r"name\u001b[31mprice\u0007\u202ex\u0008"
-    for value in ("1", "'text'", "null"):
-        assert command("query", f"select {value} as '{heading}'")[1].split("\n")[0].strip() == seen
-    for width in (200, 40):
-        with pytest.MonkeyPatch.context() as narrow:
-            narrow.setattr(out, "width", width)
-            said = command("query", f"select 1 as '{heading}', '{'x' * 70}' as b, 1 as c")[1]
-        assert seen in said
-    ConsoleTable(pd.DataFrame({heading: [1]}), heading).print()
-    assert capsys.readouterr().out.split() == [seen, seen, "1"]
-    out.print(heading, markup=False)
-    assert capsys.readouterr().out.split() == [seen]
 
 
 def test_errors_and_log_lines_show_orders(name: str, command: Command) -> None:

@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from multiprocessing.context import ForkServerContext
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,12 +16,13 @@ import sqlalchemy as sa
 from sqlalchemy import Engine
 
 from db import tables
-from db.admin.copying import copy_store, snapshot
 from db.engine import open_engine, reading, transaction
 from db.rows.translations import (
     fail_texts,
     finish_texts,
     give_back,
+    newest,
+    queue_counts,
     queue_texts,
     renew,
     take_texts,
@@ -87,35 +87,6 @@ def test_a_text_that_a_user_inserts_is_taken(engine: Engine) -> None:
     ]
 
 
-def test_a_copied_queue_goes_on_numbering_and_no_number_is_given_twice(
-    engine: Engine, tmp_path: Path
-) -> None:
-    target = open_engine(f"sqlite:///{tmp_path}/copy.sqlite")
-    with transaction(engine) as conn:
-        conn.exec_driver_sql(PLAIN)
-    with snapshot(engine) as conn:
-        copy_store(conn, target)
-    assert rows(target) == rows(engine)
-    for each in (engine, target):
-        with transaction(each) as conn:
-            conn.execute(sa.delete(tables.translation_text))
-            conn.exec_driver_sql(PLAIN)
-        assert [row["id"] for row in rows(each)] == [2]
-
-
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-@pytest.mark.parametrize("priority", ["''", "'high'", "x'00ff'"])
-def test_a_priority_that_is_no_number_keeps_no_text_waiting(engine: Engine, priority: str) -> None:
-    other = queued(engine, "a", priority=9)
-    with transaction(engine) as conn:
-        conn.exec_driver_sql(PLAIN)
-        insert = "INSERT INTO translation_text (model, text, priority) VALUES ('m', 'A cat.', {})"
-        conn.exec_driver_sql(insert.format(priority))
-    assert taken(engine, "worker") == [3, 2]
-    assert taken(engine, "worker") == other
-    assert taken(engine, "worker") == []
-
-
 def test_a_lease_that_ended_lets_another_take_the_text_and_the_slow_worker_writes_nothing(
     engine: Engine,
 ) -> None:
@@ -139,27 +110,6 @@ def test_a_lease_that_ended_lets_another_take_the_text_and_the_slow_worker_write
     ]
 
 
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_taking_reads_no_whole_queue(engine: Engine) -> None:
-    asked: list[tuple[str, Any]] = []
-    queued(engine, count=3)
-    sa.event.listen(
-        engine, "before_cursor_execute", lambda _c, _u, sql, given, *_: asked.append((sql, given))
-    )
-    assert len(taken(engine, "worker", limit=2)) == 2
-    assert len(taken(engine, "worker", ["m", "n"], limit=2)) == 1
-    sql = [each for each in asked if each[0].startswith(("SELECT", "UPDATE"))]
-    assert len(sql) >= 10
-    with engine.connect() as conn:
-        for statement, given in sql:
-            plan = [
-                row[3] for row in conn.exec_driver_sql(f"explain query plan {statement}", given)
-            ]
-            assert not any(
-                "SCAN translation_text" in step or "TEMP B-TREE" in step for step in plan
-            ), statement
-
-
 def work(url: str, worker: str, start: Barrier, said: "Queue[tuple[str, list[int], int]]") -> None:
     """Take texts and finish them until there are none."""
     engine = open_engine(url)
@@ -169,7 +119,6 @@ def work(url: str, worker: str, start: Barrier, said: "Queue[tuple[str, list[int
     said.put((worker, [], 0))
 
 
-@pytest.mark.slow
 @pytest.mark.soak
 def test_eight_processes_translate_each_text_exactly_once(
     engine: Engine, store_url: str, forks: ForkServerContext
@@ -231,3 +180,29 @@ def test_a_text_that_kills_its_workers_takes_no_other_with_it(engine: Engine) ->
         now += timedelta(seconds=61)
     said = {each["id"]: (each["status"], each["attempts"]) for each in rows(engine)}
     assert said == dict.fromkeys(ids, ("done", 2)) | {ids[poison]: ("failed", 3)}
+
+
+def test_the_highest_priority_comes_first_then_the_oldest_whatever_the_model(
+    engine: Engine,
+) -> None:
+    with transaction(engine) as conn:
+        for model, priority in (("b", 0), ("a", 0), ("c", 7), ("c", 9), ("b", 9)):
+            queue_texts(conn, model, [f"{model} {priority}"], priority)
+    for models in (None, ["a", "b", "c"]):
+        found = take_texts(engine, "w", models, 9)
+        assert [(each["model"], each["priority"]) for each in found] == [("c", 9), ("c", 7)]
+        with transaction(engine) as conn:
+            give_back(conn, "w")
+    assert [take_texts(engine, "w", None, 1)[0]["id"] for _ in range(5)] == [4, 5, 3, 1, 2]
+    assert take_texts(engine, "w", None, 1) == []
+
+
+def test_the_texts_queued_last_are_shown_first_of_a_model_or_a_status(engine: Engine) -> None:
+    ids = queued(engine, "m", 3) + queued(engine, "n")
+    with transaction(engine) as conn:
+        assert newest(conn, None, None, 3)["id"].tolist() == ids[:0:-1]
+        assert newest(conn, "m", None, 9)["id"].tolist() == ids[2::-1]
+        assert newest(conn, "m", "taken", 9).empty
+        counts = queue_counts(conn)
+    found = list(counts.itertuples(index=False, name=None))
+    assert found == [("m", "queued", 3), ("n", "queued", 1)]

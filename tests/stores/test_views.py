@@ -1,6 +1,8 @@
-"""The documented views answer the same on both engines, and quickly enough to browse."""
+"""The documented views answer the same on both engines, quickly, and say what each column means."""
 
+import sqlite3
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -11,10 +13,11 @@ from db.connection.user_sql import select
 from db.engine import open_engine, reading, transaction, upgrade
 from db.rows import prices
 from db.tables import BAR_VALUES, UtcTimestamp, metadata
-from db.views import view
+from db.views import data_dictionary, parse_view, view, views
 from db.views import views as documented_views
 from tests.support import stores as made_stores
-from tests.support.prediction_rows import save_stocks
+from tests.support.prediction_rows import STOCKS, save_stocks
+from tests.support.stores import add_predictions, fill
 
 PYTHON = {
     sa.Date: date,
@@ -55,7 +58,6 @@ def test_price_restatement_has_every_version_after_the_first_beside_the_one_befo
     }
 
 
-@pytest.mark.slow
 def test_every_view_gives_the_types_that_it_is_read_with(engine: Engine) -> None:
     made_stores.fill(engine)
     with reading(engine) as conn:
@@ -67,24 +69,76 @@ def test_every_view_gives_the_types_that_it_is_read_with(engine: Engine) -> None
                     assert value is None or isinstance(value, kind), (name, column.name, value)
 
 
-@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)  # SQLite keeps no comments
-def test_postgresql_says_what_each_table_view_and_column_means(store_url: str) -> None:
-    engine = open_engine(store_url)
+GOOD = """-- Nights of each market: one row per
+-- market.
+--
+-- market  text     Name of the market.
+-- nights  integer  Nights of it.
+--
+-- A reason.
+select market, count(*) as nights -- all of them
+from night
+group by market
+"""
+
+
+def test_a_view_s_file_gives_its_meaning_its_columns_and_its_statement() -> None:
+    view = parse_view("nights", GOOD)
+    assert view.meaning == "Nights of each market: one row per market."
+    assert [(each.name, each.type, each.meaning) for each in view.columns] == [
+        ("market", "text", "Name of the market."),
+        ("nights", "integer", "Nights of it."),
+    ]
+    assert view.sql.splitlines()[:2] == [
+        "create view nights as",
+        "select market, count(*) as nights -- all of them",
+    ]
+
+
+def test_the_dictionary_says_what_every_view_table_and_column_means() -> None:
+    described = [(view.name, view.meaning, view.meanings()) for view in views().values()]
+    described += [
+        (table.name, table.comment, {column.name: column.comment for column in table.columns})
+        for table in metadata.tables.values()
+    ]
+    printed = data_dictionary()
+    for name, meaning, columns in described:
+        section = printed.split(f"**`{name}`** (")[1].split("\n**")[0]
+        assert f"): {meaning}" in section
+        for column, about in columns.items():
+            assert f"| `{column}` | {about} |" in section, (name, column)
+
+
+def steps(folder: Path, nights: int, sql: str) -> int:
+    """The instructions that SQLite's machine takes for rows of a store of so many nights."""
+    engine = open_engine(f"sqlite:///{folder / str(nights)}.sqlite")
     upgrade(engine)
-    told = """
-        select c.relname, a.attname, col_description(c.oid, a.attnum), obj_description(c.oid)
-        from pg_class c
-        join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
-        where c.relnamespace = current_schema()::regnamespace and c.relkind in ('r', 'v')
-            and c.relname <> 'alembic_version'
-    """
-    with reading(engine) as conn:
-        found = {(each[0], each[1]): (each[2], each[3]) for each in conn.execute(sa.text(told))}
-    assert {name for name, _ in found} == {*metadata.tables, *documented_views()}
-    for name, each in documented_views().items():
-        assert {
-            column: said for (of, column), (said, _) in found.items() if of == name
-        } == each.meanings()
-        assert found[name, each.columns[0].name][1] == each.meaning
-    assert [where for where, said in found.items() if None in said] == []
+    fill(engine)
+    add_predictions(engine, nights * len(STOCKS))
     engine.dispose()
+    taken = 0
+
+    def count() -> int:
+        nonlocal taken
+        taken += 1
+        return 0
+
+    with sqlite3.connect(folder / f"{nights}.sqlite") as conn:
+        assert conn.execute(sql).fetchall()  # the first query reads the schema as well
+        conn.set_progress_handler(count, 1)
+        conn.execute(sql).fetchall()
+        conn.set_progress_handler(None, 0)
+    return taken
+
+
+@pytest.mark.parametrize(
+    ("view", "night"),
+    [
+        ("latest_prediction", "1 = 1"),
+        ("latest_prediction", "symbol = 'A'"),
+        ("prediction_history", "target = '2024-01-05'"),
+    ],
+)
+def test_one_night_takes_no_longer_after_many_nights(view: str, night: str, tmp_path: Path) -> None:
+    sql = f"select * from {view} where market = 'toy' and {night}"
+    assert steps(tmp_path, 320, sql) < 1.5 * steps(tmp_path, 10, sql)

@@ -30,7 +30,7 @@ def served(prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @contextmanager
 def as_served(prefect_api: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As the fixture `served`, for a fixture of a longer life."""
-    from prefect import settings  # late: a quick test waits for no Prefect
+    from prefect import settings  # late: it takes seconds
     from prefect.events.worker import EventsWorker
     from prefect.logging.handlers import APILogWorker
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,12 @@ from sqlalchemy import Connection, Engine, create_engine, make_url, text
 
 from db.admin.roles import grant_reader
 from db.engine import open_engine, transaction, upgrade
-from db.rows import nights as stored_nights
 from db.rows import prices as stored_prices
 from db.save import save
 from dtml.baselines.naive_rules import NAIVE_RULES
 from flows.dashboard.app import dashboard
 from tests.support.browser import Site, served
+from tests.support.night_rows import store_night
 
 MARKET, BARE, EVIL = "toy", "bare", "<i>a/b%25 \"c\" 'd'&e"
 STOCKS = tuple(f"S{number:02d}" for number in range(8))
@@ -150,10 +150,15 @@ def _fill_market(
     )
     save(conn, "rejected_bar", refused, market=market, source="files", first_known_at=refused_at)
     last = DAYS[NIGHTS].date()
-    stored_nights.start_night(
-        conn, market, last, target=DAYS[NIGHTS + 1].date(), source="files", started_at=refused_at
+    store_night(
+        conn,
+        market,
+        last,
+        target=DAYS[NIGHTS + 1].date(),
+        at=refused_at,
+        status="refused",
+        reason="too many bars refused: <b>9</b> of 10",
     )
-    _finish(conn, market, last, "refused", reason="too many bars refused: <b>9</b> of 10")
 
 
 def _fill_account(
@@ -370,48 +375,19 @@ def _fill_nights(
             for each in stocks
             if each not in set(rows["symbol"])
         ]
-        day, begun = seen.date(), moment(seen)
-        stored_nights.start_night(
-            conn, market, day, target=target.date(), source="files", started_at=begun
-        )
-        status = "complete_with_gaps" if gaps else "complete"
-        _finish(
+        store_night(
             conn,
             market,
-            day,
-            status,
+            seen.date(),
+            target=target.date(),
+            at=moment(seen),
+            finished_at=moment(seen, 23),
+            status="complete_with_gaps" if gaps else "complete",
+            counts={"fetched": 90, "stored": 9, "rejected": 1, "predictions": len(rows)},
             run_id=run_id,
             gaps=gaps,
-            known_at=begun,
-            predictions=len(rows),
+            known_at=moment(seen),
         )
-
-
-def _finish(
-    conn: Connection,
-    market: str,
-    as_of: date,
-    status: str,
-    *,
-    reason: str | None = None,
-    run_id: str | None = None,
-    gaps: list[dict[str, str]] | None = None,
-    known_at: datetime | None = None,
-    predictions: int = 0,
-) -> None:
-    counts = {"fetched": 90, "stored": 9, "rejected": 1, "predictions": predictions}
-    stored_nights.finish_night(
-        conn,
-        market,
-        as_of,
-        status=status,
-        finished_at=moment(as_of, 23),
-        counts=counts,
-        gaps=gaps or [],
-        reason=reason,
-        run_id=run_id,
-        known_at=known_at,
-    )
 
 
 def _fill_scores(conn: Connection, market: str, rng: np.random.Generator) -> None:

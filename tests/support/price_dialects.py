@@ -59,23 +59,25 @@ class Written:
 ACTIONS = ("dividend", "split")
 ADJUSTED = ("adj_close", *ACTIONS)
 CLOSES = (*ADJUSTED, "volume")
+CAPITALS = "date=Date, open=Open, high=High, low=Low, close=Close, volume=Volume"
+
+
+def one_file(table: pd.DataFrame, folder: Path, columns: str, date_format: str = ISO_DATE) -> Path:
+    """Write a file of these columns, `close=Price` for our close under the header Price."""
+    pairs = (column.partition("=") for column in columns.split(", "))
+    headers = {ours: theirs or ours for ours, _, theirs in pairs}
+    written = table.assign(date=table["date"].dt.strftime(date_format))
+    written[list(headers)].rename(columns=headers).to_csv(folder / "prices.csv", index=False)
+    return folder / "prices.csv"
 
 
 def by_stock(
-    table: pd.DataFrame, folder: Path, name: str, columns: dict[str, str], date_format: str
+    table: pd.DataFrame, folder: Path, columns: str, date_format: str = ISO_DATE, name: str = "{}"
 ) -> Path:
-    """Write a file for each stock, of these columns under these headers."""
+    """Write a file for each stock."""
     for symbol, rows in table.groupby("symbol"):
-        written = rows.assign(date=rows["date"].dt.strftime(date_format))
-        written = written[list(columns)].rename(columns=columns)
-        written.to_csv(folder / name.format(symbol), index=False)
+        one_file(rows, folder, columns, date_format).rename(folder / f"{name.format(symbol)}.csv")
     return folder
-
-
-def one_file(table: pd.DataFrame, folder: Path, columns: dict[str, str], date_format: str) -> Path:
-    written = table.assign(date=table["date"].dt.strftime(date_format))
-    written[list(columns)].rename(columns=columns).to_csv(folder / "prices.csv", index=False)
-    return folder / "prices.csv"
 
 
 def download(table: pd.DataFrame) -> pd.DataFrame:
@@ -116,37 +118,20 @@ def yfinance_one_ticker(table: pd.DataFrame, folder: Path) -> Path:
 
 
 def yfinance_history(table: pd.DataFrame, folder: Path) -> Path:
-    headers = {name: field for field, name in FIELDS.items()}
-    headers |= {"dividend": "Dividends", "split": "Stock Splits"}
-    for symbol, rows in table.groupby("symbol"):
-        dated = rows.assign(Date=rows["date"].dt.tz_localize("America/New_York"))
-        written = dated.drop(columns=["date", "symbol"]).rename(columns=headers)
-        written.to_csv(folder / f"{symbol}.csv", index=False)
-    return folder
+    midnights = table["date"].dt.tz_localize("America/New_York").astype(str)
+    columns = CAPITALS.replace("date", "midnight") + ", adj_close=Adj Close, dividend=Dividends"
+    return by_stock(table.assign(midnight=midnights), folder, f"{columns}, split=Stock Splits")
 
 
 def stooq_of_one_stock(table: pd.DataFrame, folder: Path) -> Path:
     """Write the table that a stock's page offers, under the stock's symbol."""
-    headers = {name: name.capitalize() for name in ("date", "open", "high", "low", "close")}
-    return by_stock(table, folder, "{}.csv", {**headers, "volume": "Volume"}, ISO_DATE)
+    return by_stock(table, folder, CAPITALS)
 
 
 def stooq(table: pd.DataFrame, folder: Path) -> Path:
-    written = table.assign(per="D", time="000000", openint=0)
-    names = {
-        "symbol": "TICKER",
-        "per": "PER",
-        "date": "DATE",
-        "time": "TIME",
-        "open": "OPEN",
-        "high": "HIGH",
-        "low": "LOW",
-        "close": "CLOSE",
-        "volume": "VOL",
-        "openint": "OPENINT",
-    }
-    headers = {name: f"<{header}>" for name, header in names.items()}
-    return one_file(written, folder, headers, "%Y%m%d")
+    columns = "symbol=<TICKER>, per=<PER>, date=<DATE>, time=<TIME>, open=<OPEN>, high=<HIGH>, "
+    columns += "low=<LOW>, close=<CLOSE>, volume=<VOL>, openint=<OPENINT>"
+    return one_file(table.assign(per="D", time="000000", openint=0), folder, columns, "%Y%m%d")
 
 
 def stooq_folders(table: pd.DataFrame, folder: Path) -> Path:
@@ -166,22 +151,18 @@ def in_thousands(table: pd.DataFrame) -> pd.DataFrame:
     return dear
 
 
+def with_prices_as(table: pd.DataFrame, told: str) -> pd.DataFrame:
+    """The newest bars first, their prices told in a way."""
+    prices = ["open", "high", "low", "close"]
+    told_prices = {name: table[name].map(told.format) for name in prices}
+    return table.assign(**told_prices).sort_values("date", ascending=False)
+
+
 def investing(table: pd.DataFrame, folder: Path, date_format: str = US_DATE) -> Path:
-    newest_first = in_thousands(table).sort_values("date", ascending=False)
-    written = newest_first.assign(change="0.51%")
+    written = with_prices_as(in_thousands(table), "{:,.2f}").assign(change="0.51%")
     written["volume"] = (written["volume"] / 1000).map("{:.2f}K".format)
-    for name in ("open", "high", "low", "close"):
-        written[name] = written[name].map("{:,.2f}".format)
-    headers = {
-        "date": "Date",
-        "close": "Price",
-        "open": "Open",
-        "high": "High",
-        "low": "Low",
-        "volume": "Vol.",
-        "change": "Change %",
-    }
-    return by_stock(written, folder, "{} Historical Data.csv", headers, date_format)
+    columns = "date=Date, close=Price, open=Open, high=High, low=Low, volume=Vol., change=Change %"
+    return by_stock(written, folder, columns, date_format, "{} Historical Data")
 
 
 def investing_in_europe(table: pd.DataFrame, folder: Path) -> Path:
@@ -189,94 +170,55 @@ def investing_in_europe(table: pd.DataFrame, folder: Path) -> Path:
 
 
 def alpha_vantage_unadjusted(table: pd.DataFrame, folder: Path) -> Path:
-    headers = {name: name for name in ("open", "high", "low", "close", "volume")}
-    return by_stock(table, folder, "daily_{}.csv", {"date": "timestamp", **headers}, ISO_DATE)
+    return by_stock(
+        table, folder, "date=timestamp, open, high, low, close, volume", name="daily_{}"
+    )
 
 
 def alpha_vantage(table: pd.DataFrame, folder: Path) -> Path:
-    headers = {
-        "date": "timestamp",
-        "open": "open",
-        "high": "high",
-        "low": "low",
-        "close": "close",
-        "adj_close": "adjusted_close",
-        "volume": "volume",
-        "dividend": "dividend_amount",
-        "split": "split_coefficient",
-    }
-    return by_stock(table, folder, "daily_adjusted_{}.csv", headers, ISO_DATE)
+    columns = "date=timestamp, open, high, low, close, adj_close=adjusted_close, volume, "
+    columns += "dividend=dividend_amount, split=split_coefficient"
+    return by_stock(table, folder, columns, name="daily_adjusted_{}")
 
 
 def eodhd(table: pd.DataFrame, folder: Path) -> Path:
-    headers = {name: name.capitalize() for name in ("date", "open", "high", "low", "close")}
-    headers |= {"adj_close": "Adjusted_close", "volume": "Volume"}
-    return by_stock(table, folder, "{}.csv", headers, ISO_DATE)
+    return by_stock(table, folder, f"{CAPITALS}, adj_close=Adjusted_close")
 
 
 def tiingo(table: pd.DataFrame, folder: Path) -> Path:
-    headers = {name: name for name in ("date", "close", "high", "low", "open", "volume")}
-    headers |= {"adj_close": "adjClose", "dividend": "divCash", "split": "splitFactor"}
-    return by_stock(table, folder, "{}.csv", headers, "%Y-%m-%dT00:00:00.000Z")
+    columns = "date, close, high, low, open, volume, adj_close=adjClose, dividend=divCash, "
+    return by_stock(table, folder, f"{columns}split=splitFactor", "%Y-%m-%dT00:00:00.000Z")
 
 
 def polygon(table: pd.DataFrame, folder: Path) -> Path:
     """Write a packed file for each day, as in the flat files."""
     midnight = table["date"].dt.tz_localize("America/New_York")
-    written = table.assign(window=midnight.dt.as_unit("ns").astype("int64"), transactions=31)
-    headers = {
-        "symbol": "ticker",
-        "volume": "volume",
-        "open": "open",
-        "close": "close",
-        "high": "high",
-        "low": "low",
-        "window": "window_start",
-        "transactions": "transactions",
-    }
+    written = table.assign(window_start=midnight.dt.as_unit("ns").astype("int64"), transactions=31)
+    written = written.rename(columns={"symbol": "ticker"})
+    columns = ["ticker", "volume", "open", "close", "high", "low", "window_start", "transactions"]
     for day, rows in written.groupby("date"):
-        of_day = rows[list(headers)].rename(columns=headers)
-        of_day.to_csv(folder / f"{day:%Y-%m-%d}.csv.gz", index=False)
+        rows[columns].to_csv(folder / f"{day:%Y-%m-%d}.csv.gz", index=False)
     return folder
 
 
 def nasdaq(table: pd.DataFrame, folder: Path) -> Path:
-    written = table.sort_values("date", ascending=False)
-    for name in ("open", "high", "low", "close"):
-        written[name] = written[name].map("${:,.2f}".format)
+    written = with_prices_as(table, "${:,.2f}")
     written["volume"] = written["volume"].map("{:,.0f}".format)
-    headers = {
-        "date": "Date",
-        "close": "Close/Last",
-        "volume": "Volume",
-        "open": "Open",
-        "high": "High",
-        "low": "Low",
-    }
-    return by_stock(written, folder, "{}.csv", headers, US_DATE)
+    columns = "date=Date, close=Close/Last, volume=Volume, open=Open, high=High, low=Low"
+    return by_stock(written, folder, columns, US_DATE)
 
 
 def kaggle(table: pd.DataFrame, folder: Path) -> Path:
-    headers = {name: name for name in ("date", "open", "high", "low", "close", "volume")}
-    return one_file(table, folder, {**headers, "symbol": "Name"}, ISO_DATE)
+    return one_file(table, folder, "date, open, high, low, close, volume, symbol=Name")
 
 
 def tushare(table: pd.DataFrame, folder: Path) -> Path:
     written = table.assign(volume=(table["volume"] / 100).map("{:.2f}".format), change=0.5)
-    headers = {
-        "symbol": "ts_code",
-        "date": "trade_date",
-        "open": "open",
-        "high": "high",
-        "low": "low",
-        "close": "close",
-        "change": "change",
-        "volume": "vol",
-    }
-    return one_file(written, folder, headers, "%Y%m%d")
+    columns = "symbol=ts_code, date=trade_date, open, high, low, close, change, volume=vol"
+    return one_file(written, folder, columns, "%Y%m%d")
 
 
-QLIB = ("symbol", "date", "open", "close", "high", "low", "volume", "factor")
+QLIB = "symbol, date, open, close, high, low, volume, factor"
 
 
 def adjusted_already(table: pd.DataFrame) -> pd.DataFrame:
@@ -285,64 +227,42 @@ def adjusted_already(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def qlib(table: pd.DataFrame, folder: Path) -> Path:
-    return one_file(table.assign(factor=0.5), folder, dict(zip(QLIB, QLIB, strict=True)), ISO_DATE)
+    return one_file(table.assign(factor=0.5), folder, QLIB)
 
 
 def qlib_folder(table: pd.DataFrame, folder: Path) -> Path:
     """Write a file for each stock, as Qlib's own dump of CSVs reads them."""
-    headers = {name: name for name in QLIB}
-    return by_stock(table.assign(factor=0.5), folder, "{}.csv", headers, ISO_DATE)
+    return by_stock(table.assign(factor=0.5), folder, QLIB)
 
 
 def qlib_features(table: pd.DataFrame, folder: Path) -> Path:
     """Write what `D.features` returns."""
-    names = {name: f"${name}" for name in ("open", "close", "high", "low", "volume", "factor")}
-    renamed = table.assign(factor=0.5).rename(columns=names)
-    indexed = renamed.rename(columns={"symbol": "instrument", "date": "datetime"})
-    indexed = indexed.set_index(["instrument", "datetime"])
-    indexed[list(names.values())].to_csv(folder / "prices.csv")
-    return folder / "prices.csv"
+    columns = "symbol=instrument, date=datetime, open=$open, close=$close, high=$high, low=$low, "
+    columns += "volume=$volume, factor=$factor"
+    return one_file(table.assign(factor=0.5), folder, columns)
+
+
+def krx(table: pd.DataFrame, folder: Path, encoding: str = "euc-kr") -> Path:
+    columns = "date=일자, close=종가, open=시가, high=고가, low=저가, volume=거래량"
+    by_stock(table, folder, columns, "%Y/%m/%d")
+    for file in folder.glob("*.csv"):
+        file.write_text(file.read_text(encoding="utf-8"), encoding=encoding)
+    return folder
 
 
 def krx_in_utf8(table: pd.DataFrame, folder: Path) -> Path:
-    headers = {
-        "date": "일자",
-        "close": "종가",
-        "open": "시가",
-        "high": "고가",
-        "low": "저가",
-        "volume": "거래량",
-    }
-    return by_stock(table, folder, "{}.csv", headers, "%Y/%m/%d")
-
-
-def krx(table: pd.DataFrame, folder: Path) -> Path:
-    krx_in_utf8(table, folder)
-    for file in folder.glob("*.csv"):
-        file.write_bytes(file.read_text(encoding="utf-8").encode("euc-kr"))
-    return folder
+    return krx(table, folder, "utf-8")
 
 
 def crsp(table: pd.DataFrame, folder: Path) -> Path:
     """Write prices before a split of 2, below 0 on a day without a trade."""
-    written = table.assign(permno=10001, factor=2.0)
-    written["permno"] += written["symbol"].map(SYMBOLS.index)
+    written = table.assign(permno=10001 + table["symbol"].map(SYMBOLS.index), factor=2.0)
     for name in ("open", "high", "low", "close"):
         written[name] = written[name] * 2
     written["volume"] /= 2
     written.loc[7, "close"] *= -1
-    headers = {
-        "permno": "PERMNO",
-        "date": "date",
-        "symbol": "TICKER",
-        "low": "BIDLO",
-        "high": "ASKHI",
-        "close": "PRC",
-        "volume": "VOL",
-        "open": "OPENPRC",
-        "factor": "CFACPR",
-    }
-    return one_file(written, folder, headers, "%Y%m%d")
+    columns = "permno=PERMNO, date, symbol=TICKER, low=BIDLO, high=ASKHI, close=PRC, volume=VOL, "
+    return one_file(written, folder, f"{columns}open=OPENPRC, factor=CFACPR", "%Y%m%d")
 
 
 def closes_alone(table: pd.DataFrame) -> pd.DataFrame:
@@ -366,8 +286,7 @@ def wide_parquet(table: pd.DataFrame, folder: Path) -> Path:
 
 
 def long_closes(table: pd.DataFrame, folder: Path) -> Path:
-    headers = {name: name for name in ("date", "symbol", "close")}
-    return one_file(closes_alone(table), folder, headers, ISO_DATE)
+    return one_file(closes_alone(table), folder, "date, symbol, close")
 
 
 def ours(table: pd.DataFrame, folder: Path) -> Path:
@@ -376,8 +295,7 @@ def ours(table: pd.DataFrame, folder: Path) -> Path:
 
 
 def ours_by_stock(table: pd.DataFrame, folder: Path) -> Path:
-    headers = {name: name for name in table.columns if name != "symbol"}
-    return by_stock(table, folder, "{}.csv", headers, ISO_DATE)
+    return by_stock(table, folder, ", ".join(table.columns.drop("symbol")))
 
 
 OWN = None

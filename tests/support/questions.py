@@ -18,7 +18,6 @@ from sqlalchemy import Connection, Engine
 
 from db.engine import open_engine, transaction, upgrade
 from db.rows import fetches, prices
-from db.rows import nights as stored_nights
 from db.save import save
 from dtml.baselines.naive_rules import directions_on
 from dtml.evaluation.calibration import LEVELS
@@ -30,6 +29,7 @@ from dtml.sources.simulated import DAILY_VOLATILITY, SimulatedSource
 from flows.commands.questions import questions_page
 from flows.nightly.context import MarketContext, Tonight
 from flows.nightly.score import dated_directions, score
+from tests.support.night_rows import store_night
 from tests.support.places import ROOT
 
 REMARK = """
@@ -390,59 +390,44 @@ def _save_night_rankings(conn: Connection, days: Days, returns: pd.DataFrame) ->
 
 
 def _save_night(conn: Connection, night: int, days: Days, bars: pd.DataFrame) -> None:
-    day = days[BEFORE + night].date()
-    known_at, counts = (
-        _known_at(night, days),
-        dict.fromkeys(("fetched", "stored", "rejected", "predictions"), 0),
-    )
-    target = next_session("XNYS", day)
-    stored_nights.start_night(
-        conn, MARKET, day, target=target, source="simulated", started_at=known_at
-    )
-    ending = {"finished_at": _made_at(night, days), "gaps": []}
+    day, known_at = days[BEFORE + night].date(), _known_at(night, days)
+    there = set(bars.loc[bars["session"] == days[BEFORE + night], "symbol"])
     fetch = {
         "market": MARKET,
         "as_of": day,
         "known_at": known_at,
         "source": "simulated",
         "asked": len(STOCKS) + 1,
+        "restated": [],
+        "failures": [],
     }
-    if night == REFUSED_NIGHT:
-        failures = [
-            {
-                "symbol": SOURCE.index_symbol,
-                "status": "rate_limited",
-                "detail": "wait and ask again",
-            }
-        ]
-        save(
-            conn,
-            "price_fetch",
-            fetch
-            | {"fetched": 0, "stored": 0, "rejected": 0, "restated": [], "failures": failures},
-        )
-        reason = "no bar of the index came: rate_limited"
-        stored_nights.finish_night(
-            conn, MARKET, day, status="refused", reason=reason, counts=counts, **ending
-        )
-        return
-    there = set(bars.loc[bars["session"] == days[BEFORE + night], "symbol"])
-    gaps = [
-        {"symbol": stock, "reason": f"no good bar of {day}"}
-        for stock in STOCKS
-        if stock not in there
-    ]
+    missing = [stock for stock in STOCKS if stock not in there]
     rejected = int(night == REJECTED_BAR[0])
-    counts |= {"fetched": len(there) + rejected, "stored": len(there), "rejected": rejected}
-    save(conn, "price_fetch", fetch | counts | {"restated": [], "failures": []})
-    ending |= {
+    counts = {"fetched": len(there) + rejected, "stored": len(there), "rejected": rejected}
+    ending: dict[str, object] = {
+        "status": "complete_with_gaps" if missing else "complete",
+        "gaps": [{"symbol": each, "reason": f"no good bar of {day}"} for each in missing],
         "run_id": next(each.name for each in MODELS if each.first <= night < each.last),
         "known_at": known_at,
     }
-    counts["predictions"] = len(STOCKS) - len(gaps)
-    status = "complete_with_gaps" if gaps else "complete"
-    stored_nights.finish_night(
-        conn, MARKET, day, status=status, counts=counts, **ending | {"gaps": gaps}
+    predictions = len(STOCKS) - len(missing)
+    if night == REFUSED_NIGHT:
+        limited = {"status": "rate_limited", "detail": "wait and ask again"}
+        fetch["failures"] = [{"symbol": SOURCE.index_symbol} | limited]
+        counts = dict.fromkeys(counts, 0)
+        ending = {"status": "refused", "reason": "no bar of the index came: rate_limited"}
+        predictions = 0
+    save(conn, "price_fetch", fetch | counts)
+    store_night(
+        conn,
+        MARKET,
+        day,
+        target=next_session("XNYS", day),
+        source="simulated",
+        at=known_at,
+        finished_at=_made_at(night, days),
+        counts=counts | {"predictions": predictions},
+        **ending,
     )
 
 

@@ -10,12 +10,12 @@ import pandas as pd
 from sqlalchemy import Connection, Engine
 
 from db.engine import transaction
-from db.rows import nights
 from db.save import save
 from dtml.evaluation.ranking import score_ranking
 from flows.nightly.ranking import _running_scores
 from tests.support.benchmark_rows import ranker
 from tests.support.dashboard_store import moment
+from tests.support.night_rows import store_night
 
 MARKET, LEG = "ranked", "next_close"
 STOCKS = tuple(f"R{number:02d}" for number in range(24))
@@ -130,21 +130,15 @@ def _scores(
 def _fill_night(
     conn: Connection, market: str, as_of: pd.Timestamp, target: pd.Timestamp, *, left_out: bool
 ) -> None:
-    day = as_of.date()
-    began = moment(as_of)
-    nights.start_night(conn, market, day, target=target.date(), source="files", started_at=began)
     gaps = [{"symbol": STOCKS[0], "reason": "no bar"}] if left_out else []
-    predictions = len(STOCKS) - len(gaps)
-    counts = {"fetched": 9, "stored": 9, "rejected": 0, "predictions": predictions}
-    nights.finish_night(
+    store_night(
         conn,
         market,
-        day,
-        status="complete",
+        as_of.date(),
+        target=target.date(),
+        at=moment(as_of),
         finished_at=moment(as_of, 23),
-        counts=counts,
+        counts={"fetched": 9, "stored": 9, "predictions": len(STOCKS) - len(gaps)},
         gaps=gaps,
-        reason=None,
-        run_id=None,
-        known_at=began,
+        known_at=moment(as_of),
     )

@@ -47,7 +47,7 @@ def stores(postgresql_server: str) -> Iterator[dict[str, str]]:
     run(server, "drop database stores with (force)")
 
 
-@pytest.fixture(params=["schema of its own", "public"])
+@pytest.fixture(params=["public"])
 def store(
     request: pytest.FixtureRequest, postgresql_server: str, stores: dict[str, str]
 ) -> Iterator[tuple[Engine, str]]:

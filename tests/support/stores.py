@@ -41,6 +41,7 @@ from tests.support.benchmark_rows import (
     seeds_of_models,
 )
 from tests.support.benchmark_rows import scores as benchmark_scores
+from tests.support.night_rows import store_night
 from tests.support.prediction_rows import AS_OF, STOCKS, TARGET, predictions, run, scores
 from tests.support.run_folder import made_once
 from tests.support.translation_rows import model, progress, score
@@ -100,15 +101,13 @@ def _fill(engine: Engine) -> None:
             market="toy",
             scored_at=MOMENT,
         )
-        nights.start_night(
-            conn, "toy", AS_OF.date(), target=TARGET.date(), source="files", started_at=MOMENT
-        )
-        nights.finish_night(
+        store_night(
             conn,
             "toy",
             AS_OF.date(),
+            target=TARGET.date(),
+            at=MOMENT,
             status="complete_with_gaps",
-            finished_at=MOMENT,
             run_id="first",
             counts={"fetched": 7, "stored": 5, "rejected": 2, "predictions": len(STOCKS)},
             gaps=[GAP],

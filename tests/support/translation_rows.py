@@ -3,11 +3,6 @@
 from datetime import UTC, datetime
 from typing import Any
 
-import sqlalchemy as sa
-from sqlalchemy import Connection
-
-from db.views import view
-
 NOW = datetime(2024, 1, 5, 2, 30, tzinfo=UTC)
 
 
@@ -59,7 +54,3 @@ def score(**changed: Any) -> dict[str, Any]:
         "scored_at": NOW,
     }
     return {**named, **measured, "search": {"beams": 5, "length_penalty": 0.6}} | changed
-
-
-def seen(conn: Connection, name: str) -> list[dict[str, Any]]:
-    return [dict(each) for each in conn.execute(sa.select(view(name))).mappings()]

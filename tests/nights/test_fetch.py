@@ -1,0 +1,229 @@
+"""What a night fetches: a market in parts, a stock that was silent, and bars withdrawn later."""
+
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sqlalchemy import text
+
+from db.engine import reading
+from db.rows import prices
+from dtml.prices.sessions import next_session
+from flows.nightly import fetch
+from flows.nightly.context import MarketContext, read_bars
+from flows.nightly.fetch import OVERLAP, FetchResult, fetch_bars
+from flows.nightly.night import run_night
+from flows.replay import Archive, replay_of
+from tests.support.nights import AS_OF, BARS, FrameSource, LimitedSource, without
+
+ASKED = (
+    (
+        "prices",
+        "select symbol, session, close, adj_close, source, known_at from price join instrument on "
+        "id = instrument_id "
+        "where market = :market order by symbol, session, known_at",
+    ),
+    (
+        "rejected",
+        "select symbol, session, reason, value from rejected where market = :market order by "
+        "symbol, session",
+    ),
+    ("asked", "select symbol, asked_from from instrument where market = :market order by symbol"),
+)
+FIRST, THEN = (datetime(2024, 7, day, tzinfo=UTC) for day in (1, 3))
+NEXT = date(2024, 7, 2)
+
+
+def faulty() -> pd.DataFrame:
+    """Bars with a fault that is rejected in two stocks, and a restatement of a
+    third after the first fetch.
+    """
+    bars = without(BARS, ["L02"])
+    bars.loc[
+        (bars["symbol"] == bars["symbol"].iloc[0])
+        & (bars["session"] == pd.Timestamp("2024-05-06")),
+        "high",
+    ] = 0.01
+    bars.loc[
+        (bars["symbol"] == "F03A") & (bars["session"] == pd.Timestamp("2024-05-07")), "close"
+    ] = np.nan
+    return bars
+
+
+@pytest.mark.soak
+def test_a_fetch_in_parts_stores_what_a_fetch_at_once_does(
+    context: MarketContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rejected bars, a restatement with its whole history, and bars that come later."""
+    restated = faulty()
+    restated.loc[restated["symbol"] == "L03", ["adj_close"]] /= 2
+    found: list[tuple[list[FetchResult], dict[str, list[Any]]]] = []
+    for size in (1_000, 4):
+        monkeypatch.setattr(fetch, "SYMBOLS_AT_ONCE", size)
+        mine = replace(context, market=replace(context.market, name=f"of{size}"))
+        results = [
+            fetch_bars(replace(mine, source=FrameSource(bars)), day, known_at)
+            for bars, day, known_at in ((faulty(), AS_OF, FIRST), (restated, NEXT, THEN))
+        ]
+        with reading(context.engine) as conn:
+            found.append(
+                (
+                    results,
+                    {
+                        what: list(conn.execute(text(sql), {"market": mine.name}))
+                        for what, sql in ASKED
+                    },
+                )
+            )
+    (whole, at_once), (parts, in_parts) = found
+    assert in_parts == at_once
+    assert len(at_once["rejected"]) == 2
+    for one, other in zip(whole, parts, strict=True):
+        assert (one.counts, one.asked, sorted(one.restated)) == (
+            other.counts,
+            other.asked,
+            other.restated,
+        )
+        for name in ("rejected", "outcomes"):
+            ordered = [
+                getattr(each, name).sort_values("symbol", ignore_index=True)
+                for each in (one, other)
+            ]
+            pd.testing.assert_frame_equal(*ordered, check_dtype=False)
+    assert parts[1].restated == ["L03"]
+
+
+def test_a_source_that_stops_answering_is_asked_for_no_further_part(
+    context: MarketContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "SYMBOLS_AT_ONCE", 4)
+    source = LimitedSource(BARS, answers=1)
+    found = fetch_bars(replace(context, source=source), AS_OF)
+    assert len(source.asked) == 2
+    told = found.outcomes.set_index("symbol")["status"]
+    asked = [list(some) for some in source.asked]
+    assert set(told[asked[0]]) == {"ok"}
+    assert set(told[asked[1]]) == {"rate_limited"}
+    assert set(told.drop([*asked[0], *asked[1]])) == {"not_asked"}
+    assert found.stored == found.fetched > 0
+
+
+SILENT = "F01A"
+
+
+WITHOUT = BARS[BARS["symbol"] != SILENT]
+
+
+def sessions_stored(context: MarketContext, symbol: str) -> list[date]:
+    with reading(context.engine) as conn:
+        stored = prices.prices(conn, context.name, date(2000, 1, 1), NEXT, symbols=[symbol])
+    return sorted(day.date() for day in stored["session"])
+
+
+def test_a_stock_of_which_the_first_night_heard_nothing_has_its_whole_history_after_the_next(
+    context: MarketContext,
+) -> None:
+    fetch_bars(replace(context, source=FrameSource(WITHOUT)), AS_OF)
+    assert sessions_stored(context, SILENT) == []
+    fetch_bars(replace(context, source=FrameSource(BARS)), NEXT)
+    assert len(sessions_stored(context, "F01B")) > 90
+    assert sessions_stored(context, SILENT) == sessions_stored(context, "F01B")
+
+
+def test_a_stock_whose_bars_were_all_rejected_is_asked_for_as_a_whole(
+    context: MarketContext,
+) -> None:
+    wrong = BARS.assign(high=BARS["high"].where(BARS["symbol"] != SILENT, BARS["low"] / 2))
+    fetch_bars(replace(context, source=FrameSource(wrong)), AS_OF)
+    assert sessions_stored(context, SILENT) == []
+    fetch_bars(replace(context, source=FrameSource(BARS)), NEXT)
+    assert sessions_stored(context, SILENT) == sessions_stored(context, "F01B")
+
+
+SYMBOL = "F01A"
+PRICES = ["open", "high", "low", "close", "adj_close"]
+
+
+def sessions(count: int) -> list[date]:
+    days = [AS_OF]
+    while len(days) < count:
+        days.append(next_session("XNYS", days[-1]))
+    return days
+
+
+def in_pence(days: list[date]) -> pd.DataFrame:
+    bars = BARS.copy()
+    there = (bars["symbol"] == SYMBOL) & bars["session"].isin(pd.DatetimeIndex(days))
+    bars.loc[there, PRICES] /= 100
+    return bars
+
+
+def asked(context: MarketContext, sql: str) -> list[tuple[object, ...]]:
+    with reading(context.engine) as conn:
+        return [(str(row[0])[:10], *row[1:]) for row in conn.execute(text(sql))]
+
+
+STORED = (
+    f"select session from price_latest where symbol = '{SYMBOL}' and session > '{AS_OF}' "
+    "order by session"
+)
+RESTATED = f"select session, reason from price_restatement where symbol = '{SYMBOL}'"
+
+
+def test_the_second_of_two_bad_bars_is_withdrawn_when_a_good_one_comes_after_them(
+    context: MarketContext,
+) -> None:
+    days = sessions(4)
+    _, first, second, good = days
+    mine = replace(context, source=FrameSource(in_pence([first, second])))
+    for day in (AS_OF, first, second):
+        fetch_bars(mine, day)
+    assert asked(mine, STORED) == [(str(second),)]  # it agrees with the bad bar before it
+    before = read_bars(mine, AS_OF, second)
+    fetch_bars(mine, good)
+    assert asked(mine, STORED) == [(str(good),)]
+    assert asked(mine, RESTATED) == [(str(second), "brief_jump")]
+    pd.testing.assert_frame_equal(
+        read_bars(mine, AS_OF, second, before["known_at"].max().to_pydatetime()), before
+    )
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_fetches_that_begin_among_the_bad_bars_find_what_the_one_before_found(
+    context: MarketContext,
+) -> None:
+    days = sessions(OVERLAP + 6)  # each bad bar is the oldest that one of these fetches asks for
+    mine = replace(context, source=FrameSource(in_pence(days[1:3])))
+    for day in days:
+        fetch_bars(mine, day)
+    assert asked(mine, STORED) == [(str(day),) for day in days[3:]]
+    assert asked(mine, RESTATED) == [(str(days[2]), "brief_jump")]
+    told = asked(
+        mine,
+        f"select session, reason from rejected where symbol = '{SYMBOL}' order by session, reason",
+    )
+    assert told == [
+        (str(days[1]), "brief_jump"),
+        (str(days[1]), "unexplained_return"),
+        (str(days[2]), "brief_jump"),
+    ]
+    fetch_bars(mine, days[-1], whole=True)
+    assert asked(mine, RESTATED) == [(str(days[2]), "brief_jump")]
+
+
+@pytest.mark.soak
+def test_nights_before_and_after_a_withdrawal_replay_to_the_last_bit(
+    context: MarketContext, archive: Archive
+) -> None:
+    days = sessions(4)
+    mine = replace(context, source=FrameSource(in_pence(days[1:3])))
+    for day in days:
+        run_night(mine, day)
+    assert asked(mine, RESTATED) == [(str(days[2]), "brief_jump")]
+    for day in days:
+        replay = replay_of(archive, archive.night(day))
+        assert (replay.reasons, replay.inputs_equal, len(replay.differing)) == ([], True, 0)
