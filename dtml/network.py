@@ -77,7 +77,10 @@ class Network(nn.Module, ABC):
         return (logits > 0) == batch.rises
 
     def initialise(self, generator: torch.Generator) -> None:
-        """Draw every linear map uniform in +-1/sqrt(inputs), torch's default."""
+        """Draw every linear map uniform in +-1/sqrt(inputs), torch's default.
+
+        A network that has other weights draws these too, or they differ at each training.
+        """
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 bound = module.in_features**-0.5

@@ -4,16 +4,18 @@ from collections.abc import Mapping
 
 from dtml.baselines.recurrent import RecurrentConfig
 from dtml.baselines.stocknet import StockNetConfig
-from dtml.markets.definition import NetworkName
 from dtml.model import ModelConfig
 from dtml.network import NetworkConfig
 
-NETWORKS: Mapping[NetworkName, NetworkConfig] = {
-    "dtml": ModelConfig(),
-    "lstm": RecurrentConfig(attention=False),
-    "alstm": RecurrentConfig(),
-    "adv_alstm": RecurrentConfig(epsilon=0.01, adversarial=0.01),
-    "stocknet": StockNetConfig(),
+NETWORKS: Mapping[str, NetworkConfig] = {
+    config.name: config
+    for config in (
+        ModelConfig(),
+        RecurrentConfig(attention=False),
+        RecurrentConfig(),
+        RecurrentConfig(epsilon=0.01, adversarial=0.01),
+        StockNetConfig(),
+    )
 }
 # The classes by their names, which checkpoints hold.
 CONFIGS: Mapping[str, type[NetworkConfig]] = {

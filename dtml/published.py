@@ -100,7 +100,7 @@ def _read_sets() -> dict[str, PublishedSet]:
     for market, table in tables.items():
         recipes = {}
         for network, own in table.pop("recipes").items():
-            model, settings = NETWORKS[network], shared[network] | own
+            model, settings = NETWORKS[network], shared.get(network, {}) | own
             known = (each.name for kind in (model, TrainingConfig) for each in fields(kind))
             refuse_unknown(settings, ["window", *known])
             recipes[network] = Recipe(

@@ -16,7 +16,6 @@ from numpy import ndarray
 from torch import Tensor
 
 from dtml.evaluation.splits import hold_out
-from dtml.markets.definition import NetworkName
 from dtml.network import Batch, Network, NetworkConfig, Positions, Rows, Scores, StockDays
 from dtml.networks import NETWORKS
 from dtml.ranking.features import FEATURES
@@ -47,7 +46,7 @@ RECIPE = TrainingConfig(
 DEVIATIONS = 12**0.5  # the factor that gives ranks in [-0.5, 0.5] variance 1
 
 # What a network has in other ways than elsewhere when it ranks.
-SETTINGS: Mapping[NetworkName, Mapping[str, Any]] = {
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "dtml": {"beta": 0.0, "normalisation": "shared"},
     "stocknet": {"latent": 16, "movement_feature": PAPER_FEATURES.index("return_1")},
 }
@@ -64,7 +63,7 @@ class RelativeModelConfig(NetworkConfig):
     correlation of score and rank.
     """
 
-    network: NetworkName = "dtml"
+    network: str = "dtml"
     hidden: int = 16
     loss: Loss = "correlation"
     features: int = len(PAPER_FEATURES)
@@ -175,7 +174,7 @@ class RelativeConfig:
     training: TrainingConfig = RECIPE
 
     @classmethod
-    def for_network(cls, network: NetworkName, seeds: int = seeds) -> "RelativeConfig":
+    def for_network(cls, network: str, seeds: int = seeds) -> "RelativeConfig":
         """Return the settings of the ranker that uses a network, with the loss that suits it."""
         loss: Loss = "own" if network in OWN_LOSS else "correlation"
         return cls(seeds=seeds, model=RelativeModelConfig(network, loss=loss))
@@ -184,17 +183,6 @@ class RelativeConfig:
     def name(self) -> str:
         """Return the name of the predictor."""
         return f"{self.model.network}_relative"
-
-    @classmethod
-    def read(cls, card: Mapping[str, Any]) -> "RelativeConfig":
-        """Return the settings that a checkpoint's JSON holds."""
-        settings: dict[str, Any] = {
-            **card,
-            "features": tuple(card["features"]),
-            "model": RelativeModelConfig(**card["model"]),
-            "training": TrainingConfig(**card["training"]),
-        }
-        return cls(**settings)
 
     def rows(
         self, features: Float[ndarray, "sessions stocks all"]
