@@ -146,7 +146,8 @@ def fit_boosting(features: Rows, outcome: Scores, config: BoostingConfig) -> Boo
         random_state=config.seed,
     )
     model.fit(features, outcome)
-    # A regression has a single tree in each step.
+    # scikit-learn has no public name for its trees, and LightGBM, whose text has one, takes as long
+    # to grow others. A regression has a single tree in each step.
     return _as_arrays([trees[0].nodes for trees in model._predictors])
 
 

@@ -14,6 +14,7 @@ import pandas as pd
 import torch
 from jaxtyping import Float
 from numpy import ndarray
+from pydantic import TypeAdapter
 
 from dtml.checkpoints import read_checkpoint
 from dtml.errors import DtmlError
@@ -65,14 +66,9 @@ class RankersConfig:
     @classmethod
     def for_rankers(cls, leg: Leg, *rankers: str) -> "RankersConfig":
         """Return settings with the networks that these rankers or blends need, and no others."""
-        used_networks: set[str] = set()
-        for name in rankers:
-            if name == BLEND_RELATIVE:
-                used_networks.add("dtml")
-            elif name.endswith("_relative"):
-                used_networks.add(name.removesuffix("_relative"))
-        networks = [RelativeConfig.for_network(name) for name in NETWORKS if name in used_networks]
-        return cls(leg, networks=tuple(networks))
+        needed = {RELATIVE if name == BLEND_RELATIVE else name for name in rankers}
+        networks = map(RelativeConfig.for_network, NETWORKS)
+        return cls(leg, networks=tuple(each for each in networks if each.name in needed))
 
     @property
     def folds_per_training(self) -> dict[str, int]:
@@ -331,7 +327,7 @@ def load_rankers(
         name: kind(**under(f"{name}.", arrays)) for name, kind in KINDS.items()
     }
     for network in card["config"]["networks"]:
-        config = RelativeConfig.read(network)
+        config = TypeAdapter(RelativeConfig).validate_python(network)
         models[config.name] = Relative(config, under(f"{config.name}.", arrays))
     own = None
     if "own" in card:
