@@ -49,17 +49,7 @@ def train(options: argparse.Namespace) -> None:
     recipe = read_recipe(options.recipe)
     # RANK is set in a process that this command has launched itself, or that torchrun has.
     if options.processes > 1 and "RANK" not in os.environ:
-        command = [
-            sys.executable,
-            "-m",
-            "translation",
-            "--device",
-            options.device,
-            "train",
-            str(options.recipe),
-            "--to",
-            str(options.to),
-        ]
+        command = [sys.executable, "-m", "translation", *sys.argv[1:]]
         sys.exit(launch_processes(command, options.processes))
     process_group, device = join_process_group(options.device)
     work = options.to / f".{recipe.name}"  # the folder of the state that a training resumes from

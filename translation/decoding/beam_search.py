@@ -159,14 +159,6 @@ class Continuations(NamedTuple):
     beams: Tensor  # the beam that each continues
     tokens: Tensor  # the token that it adds
 
-    def of(self, sentences: Tensor) -> "Continuations":
-        """Return the continuations of some sentences, given by their rows."""
-        return Continuations(
-            log_probabilities=self.log_probabilities[sentences],
-            beams=self.beams[sentences],
-            tokens=self.tokens[sentences],
-        )
-
 
 def best_tokens(scores: Tensor, so_far: Tensor) -> Continuations:
     """Return the continuations with the highest sums of a token's score and its beam's `so_far`.
@@ -335,7 +327,7 @@ class _Beams:
         if done_count > MAX_DONE * len(self.sentences) or not rows:
             remaining = torch.tensor(rows, dtype=torch.long, device=end_scores.device)
             self._keep(remaining)
-            continuations = continuations.of(remaining)
+            continuations = Continuations(*(each[remaining] for each in continuations))
         if self.sentences:
             self.length += 1
             if self.how.beams > 1:  # a single beam continues itself
