@@ -23,8 +23,6 @@ NUMERICAL = (
     "tests/translating/test_ensemble.py",
     "tests/translating/test_network.py",
     "tests/translating/test_seq2seq.py",
-    "tests/translating/test_structured_attention.py",
-    "tests/translating/test_transformer.py",
     "tests/translating/test_translate.py",
     "tests/translating/test_translator_training.py",
     "tests/ranking/test_rank_metrics.py",
@@ -47,5 +45,4 @@ THREADED = (
     "tests/models/test_recurrence.py",
     "tests/models/test_training_steps.py",
     "tests/translating/test_network.py",
-    "tests/translating/test_transformer.py",
 )

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.commands import Command
 from tests.support.places import ROOT
 
 XA = [
@@ -133,3 +134,10 @@ def is_one_line(complaint: str) -> bool:
         and complaint.count("\n") == 1
         and "Traceback" not in complaint
     )
+
+
+def refused(translate: Command, *arguments: str, code: int = 2) -> str:
+    """The line with which a command ends, with this code and nothing on standard output."""
+    found, said, complaint = translate(*arguments)
+    assert (found, said, is_one_line(complaint)) == (code, "", True), complaint
+    return complaint

@@ -64,14 +64,17 @@ def examples(seed: int = 1, count: int = PAIRS) -> Examples:
     return clean(made_pairs(count, seed), tokenizer(), tokenizer(), Rules())
 
 
-def drawn(seed: int = 0, kind: str = "transformer", **told: Any) -> nn.Module:
-    """A network of the tokenizer's vocabulary, with weights of a seed."""
-    torch.manual_seed(seed)
+def values_of(kind: str = "transformer", **told: Any) -> dict[str, Any]:
+    """The configuration of a network of the tokenizer's vocabulary."""
     values = {"d_model": WIDTH, "dropout": 0.1} if kind == "rnn" else NETWORK
     size = tokenizer().size
-    return build_network(
-        kind, {"source_vocabulary": size, "target_vocabulary": size} | values | told
-    )
+    return {"source_vocabulary": size, "target_vocabulary": size} | values | told
+
+
+def drawn(seed: int = 0, kind: str = "transformer", **told: Any) -> nn.Module:
+    """That network, with weights of a seed."""
+    torch.manual_seed(seed)
+    return build_network(kind, values_of(kind, **told))
 
 
 def trained(
@@ -102,20 +105,23 @@ def same(one: nn.Module, other: nn.Module) -> bool:
 
 
 def model_of(
-    network: nn.Module, kind: str, values: dict[str, Any], *, target: Tokenizer | None = None
+    network: nn.Module, kind: str = "transformer", target: Tokenizer | None = None, **told: Any
 ) -> Model:
-    """A model whose network has this configuration."""
+    """A model of a network that was `drawn` as told."""
     source, other = tokenizer(), tokenizer() if target is None else target
-    seeds = len(network.networks) if isinstance(network, Ensemble) else 1
     card = Card(
-        "made",
-        kind,
-        "tiny",
-        *LANGUAGES,
-        values,
-        (source.digest, other.digest),
-        "",
-        {"pairs": PAIRS, "seeds": seeds},
+        name="made",
+        kind=kind,
+        size="tiny",
+        source_language=LANGUAGES[0],
+        target_language=LANGUAGES[1],
+        network=values_of(kind, **told),
+        tokenizer_hashes=(source.digest, other.digest),
+        weights_hash="",
+        made={
+            "pairs": PAIRS,
+            "seeds": len(network.networks) if isinstance(network, Ensemble) else 1,
+        },
     )
     return Model(card, network.eval(), source, other)
 

@@ -1,8 +1,8 @@
-"""Laws of a corpus made ready: it is done once, again when a file changed, and
-whatever the files look like.
+"""Laws of a corpus made ready: it is done once, again when a file changed, and whatever the files
+look like.
 """
 
-import gzip
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from benchmarks.made_language import made_pairs
-from tests.support.translations import PAIRS, recipe_of
+from tests.support.translations import recipe_of
 from translation.data.corpus import Corpus, Examples, clean
-from translation.data.corpus_cache import FILE, CachedCorpus, cache_corpus
+from translation.data.corpus_cache import FILE, cache_corpus
 from translation.data.tokenizer import Tokenizer
 from translation.errors import UsageError
 from translation.recipes import Recipe
@@ -23,6 +23,19 @@ def recipe(tmp_path: Path) -> Recipe:
     return recipe_of(tmp_path / "corpus")
 
 
+@pytest.fixture
+def learned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the vocabularies that are learned."""
+    real, sizes = Tokenizer.train, list[int]()
+
+    def noted(lines: Iterable[str], size: int, corpus: str) -> Tokenizer:
+        sizes.append(size)
+        return real(lines, size, corpus)
+
+    monkeypatch.setattr(Tokenizer, "train", noted)
+    return sizes
+
+
 def equal(one: Examples, other: Examples) -> bool:
     sides = [(one.source, other.source), (one.target, other.target)]
     same = all(
@@ -31,79 +44,50 @@ def equal(one: Examples, other: Examples) -> bool:
     return same and one.dropped == other.dropped
 
 
-def again(recipe: Recipe, folder: Path, monkeypatch: pytest.MonkeyPatch) -> CachedCorpus:
-    """What `cache_corpus` gives without learning a vocabulary."""
-
-    def learned(*_: object) -> None:
-        pytest.fail("the corpus was encoded twice")
-
-    with monkeypatch.context() as lazy:
-        lazy.setattr(Tokenizer, "train", learned)
-        return cache_corpus(recipe, folder)
-
-
-def test_the_same_files_are_encoded_once(
-    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_corpus_is_encoded_once_and_anew_when_a_file_or_a_vocabulary_changes(
+    recipe: Recipe, tmp_path: Path, learned: list[int]
 ) -> None:
-    first = cache_corpus(recipe, tmp_path / "work")
-    second = again(recipe, tmp_path / "work", monkeypatch)
-    assert equal(first.training, second.training)
-    assert equal(first.validation, second.validation)
-    assert (first.source.digest, first.corpus_hash) == (second.source.digest, second.corpus_hash)
+    first = cache_corpus(recipe, tmp_path)
     # Nothing of a training's end or of its network is a reason to do it again.
-    again(replace(recipe, network={}, training={}), tmp_path / "work", monkeypatch)
-
-
-def test_a_changed_file_is_encoded_anew(recipe: Recipe, tmp_path: Path) -> None:
-    first = cache_corpus(recipe, tmp_path / "work")
+    second = cache_corpus(replace(recipe, network={}, training={}), tmp_path)
+    assert len(learned) == 1
+    for found in (first, second):
+        wanted = clean(recipe.train.pairs(), found.source, found.target, recipe.rules)
+        assert equal(found.training, wanted)
+        assert found.target is found.source
+    assert equal(first.validation, second.validation)
     with recipe.train.source.open("a") as file:
         file.write("la nova\tdo niew\n")
-    second = cache_corpus(recipe, tmp_path / "work")
-    assert len(second.training) == len(first.training) + 1
-    assert second.corpus_hash != first.corpus_hash
-    third = cache_corpus(replace(recipe, vocabulary=330), tmp_path / "work")
-    assert third.source.size <= 330 < second.source.size
+    third = cache_corpus(recipe, tmp_path)
+    assert len(third.training) == len(first.training) + 1
+    assert third.corpus_hash != first.corpus_hash == second.corpus_hash
+    assert cache_corpus(replace(recipe, vocabulary=330), tmp_path).source.size <= 330
+    assert len(learned) == 3
 
 
-def test_the_examples_are_those_of_a_corpus_in_memory(recipe: Recipe, tmp_path: Path) -> None:
-    found = cache_corpus(recipe, tmp_path / "work")
-    assert equal(
-        found.training, clean(recipe.train.pairs(), found.source, found.target, recipe.rules)
-    )
-    assert found.target is found.source
-
-
-@pytest.mark.parametrize("ending", ["", ".gz"])
-def test_two_files_and_a_table_are_the_same_corpus(
-    recipe: Recipe, tmp_path: Path, ending: str
-) -> None:
-    pairs = made_pairs(PAIRS, 1)
-    files = [tmp_path / f"train.{side}.txt{ending}" for side in ("xa", "xb")]
-    for place, file in enumerate(files):
-        data = "".join(f"{pair[place]}\n" for pair in pairs).encode()
-        file.write_bytes(gzip.compress(data) if ending else data)
+def test_two_files_and_a_table_are_the_same_corpus(recipe: Recipe, tmp_path: Path) -> None:
+    files = [tmp_path / f"train.{side}.txt" for side in ("xa", "xb")]
+    for file, side in zip(files, zip(*recipe.train.pairs(), strict=True), strict=True):
+        file.write_text("".join(f"{text}\n" for text in side))
+    table = cache_corpus(recipe, tmp_path / "table")
     found = cache_corpus(replace(recipe, train=Corpus(*files, name="train")), tmp_path / "work")
-    assert equal(found.training, cache_corpus(recipe, tmp_path / "table").training)
+    assert equal(found.training, table.training)
     swapped = replace(recipe, train=Corpus(files[1], files[0], name="train"))
     with pytest.raises(UsageError, match="swap the source"):
         cache_corpus(swapped, tmp_path / "work")
 
 
 def test_two_vocabularies_are_each_of_their_side(recipe: Recipe, tmp_path: Path) -> None:
-    found = cache_corpus(replace(recipe, joint=False), tmp_path / "work")
-    assert found.source.digest != found.target.digest
-    source, target = zip(*recipe.train.pairs(), strict=True)
-    assert [found.source.decode(found.training[i][0].tolist()) for i in range(3)] == list(
-        source[:3]
-    )
-    assert [found.target.decode(found.training[i][1].tolist()) for i in range(3)] == list(
-        target[:3]
-    )
+    separate = replace(recipe, joint=False)
+    for _ in range(2):  # encoded, then read
+        found = cache_corpus(separate, tmp_path / "work")
+        assert found.source.digest != found.target.digest
+        source, target = found.training[0]
+        pair = found.source.decode(source.tolist()), found.target.decode(target.tolist())
+        assert pair == next(recipe.train.pairs())
 
 
-def test_what_is_dropped_is_counted_and_a_validation_is_judged_whole(
-    recipe: Recipe, tmp_path: Path
-) -> None:
+def test_a_validation_is_judged_whole(recipe: Recipe, tmp_path: Path) -> None:
     source, target = made_pairs(1, 1)[0]
     odd = f"{source}\t{target}\n\tnothing\n{source}\t{' '.join([target] * 20)}\n"
     for corpus in (recipe.train, recipe.validation):
@@ -111,16 +95,30 @@ def test_what_is_dropped_is_counted_and_a_validation_is_judged_whole(
             file.write(odd + f"{source}\t{target}\n")
     found = cache_corpus(recipe, tmp_path / "work")
     assert sum(found.training.dropped.values()) == 4
-    assert (found.training.dropped["empty"], found.training.dropped["repeated"]) == (1, 2)
     assert found.validation.dropped == {"empty": 1}
     assert len(found.validation) == 24 + 3
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\x02" + bytes(7) + b"{}"])
 def test_a_damaged_file_is_written_anew(
-    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes
+    recipe: Recipe, tmp_path: Path, learned: list[int], data: bytes
 ) -> None:
-    first = cache_corpus(recipe, tmp_path)
     (tmp_path / FILE).write_bytes(data)
-    assert equal(cache_corpus(recipe, tmp_path).training, first.training)
-    again(recipe, tmp_path, monkeypatch)
+    for _ in range(2):
+        cache_corpus(recipe, tmp_path)
+    assert len(learned) == 1
+
+
+def test_a_size_is_chosen_once_and_only_where_the_recipe_names_none(
+    recipe: Recipe, tmp_path: Path
+) -> None:
+    asked = []
+
+    def choose(recipe: Recipe) -> str:
+        asked.append(recipe.name)
+        return "base"
+
+    unsized = replace(recipe, size=None)
+    assert [cache_corpus(unsized, tmp_path, choose).size for _ in range(2)] == ["base", "base"]
+    assert cache_corpus(recipe, tmp_path / "named", choose).size == "tiny"
+    assert asked == ["made"]

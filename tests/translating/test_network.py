@@ -1,42 +1,69 @@
-"""Laws of the encoder-decoder: equal to torch's own, blind to padding and to
-the future, the same step by step.
+"""Laws of the encoder-decoders and of the shared attention block: equal to torch's own, blind to
+padding and to the future, the same step by step.
 """
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.support.bounds import assert_close_in_float32, assert_close_in_float64
+from dtml.network import Dropout, use_generator
+from tests.support.bounds import (
+    as_drawn,
+    assert_close_in_float32,
+    assert_close_in_float64,
+    in_float32,
+)
 from translation.decoding import incremental
-from translation.decoding.incremental import IncrementalTransformer
-from translation.transformer import Transformer, TransformerConfig, sinusoids
+from translation.models import NetworkConfig, incremental_decoder
+from translation.seq2seq import RecurrentConfig
+from translation.transformer import (
+    EncoderLayer,
+    MultiHeadAttention,
+    Transformer,
+    TransformerConfig,
+    sinusoids,
+)
 
 SENTENCES, SOURCE, TARGET, VOCABULARY = 3, 7, 5, 23
+WIDTH, HEADS = 22, 2
 SMALL = TransformerConfig(
     VOCABULARY,
     VOCABULARY,
-    d_model=22,
-    heads=2,
+    d_model=WIDTH,
+    heads=HEADS,
     d_ff=31,
     encoder_layers=2,
     decoder_layers=3,
     dropout=0.0,
 )
-KINDS = {
+RNN = RecurrentConfig(VOCABULARY, VOCABULARY, d_model=12, dropout=0.0)
+TWO_VOCABULARIES: dict[str, Any] = {"source_vocabulary": 29, "shared_embeddings": False}
+DEEP: dict[str, Any] = {"layers": 2, **TWO_VOCABULARIES}
+KINDS: dict[str, NetworkConfig] = {
     "as published": SMALL,
     "pre-norm": replace(SMALL, norm="pre"),
     "learned positions": replace(SMALL, learned_positions=13),
-    "two vocabularies": replace(SMALL, source_vocabulary=29, shared_embeddings=False),
+    "two vocabularies": replace(SMALL, **TWO_VOCABULARIES),
+    "none": replace(RNN, attention="none"),
+    "additive": RNN,
+    "additive, structured": replace(RNN, structured=True),
+    "dot": replace(RNN, attention="dot"),
+    "dot, structured": replace(RNN, attention="dot", structured=True),
+    "none, two layers": replace(RNN, attention="none", **DEEP),
+    "additive, two layers": replace(RNN, **DEEP),
+    "dot, two layers": replace(RNN, attention="dot", **DEEP),
 }
+every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-def build_network(kind: str) -> Transformer:
+def build_network(kind: str) -> Any:
     torch.manual_seed(0)
     network = KINDS[kind].build().double().eval()
-    for parameter in network.parameters():  # no bias is zero
-        nn.init.normal_(parameter, std=0.3)
+    for parameter in network.parameters():  # no bias and no potential is zero
+        nn.init.normal_(parameter, std=0.4)
     return network
 
 
@@ -46,145 +73,189 @@ def tokens(length: int, seed: int) -> Tensor:
     )
 
 
-@pytest.fixture(params=KINDS)
-def network(request: pytest.FixtureRequest) -> Transformer:
-    return build_network(request.param)
+@every_kind
+def test_padding_on_either_side_changes_nothing_and_is_not_attended_to(kind: str) -> None:
+    network, source, target = build_network(kind), tokens(SOURCE, 1), tokens(TARGET, 2)
+    source[0, 4:], source[1, :2], target[0, :2], target[1, 4:] = 0, 0, 0, 0
+    found, weights = network(source, target, need_weights=True)
+    for row in range(SENTENCES):
+        real, said = source[row] != 0, target[row] != 0
+        alone, weights_alone = network(
+            source[row : row + 1, real], target[row : row + 1, said], need_weights=True
+        )
+        assert_close_in_float64(found[row, said], alone[0])
+        if weights is None:
+            assert kind.startswith("none")
+            continue
+        assert_close_in_float64(weights[row, said][:, real], weights_alone[0])
+        assert (weights[row, said][:, ~real] == 0).all()
+        if "structured" not in kind:
+            assert_close_in_float64(weights_alone.sum(dim=-1), torch.ones(1, said.sum()).double())
 
 
-def copied(ours: nn.Module, theirs: nn.Module, *names: tuple[str, str]) -> None:
+@every_kind
+def test_a_later_token_changes_nothing_before_it(kind: str) -> None:
+    network, source, target = build_network(kind), tokens(SOURCE, 1), tokens(TARGET, 2)
+    changed = target.clone()
+    changed[:, 3:] = tokens(TARGET, 9)[:, 3:]
+    before, none = network(source, target)
+    assert_close_in_float64(network(source, changed)[0][:, :3], before[:, :3])
+    assert none is None  # weights that were not asked for
+
+
+@pytest.mark.slow
+@every_kind
+def test_every_token_of_the_source_and_every_earlier_one_is_seen(kind: str) -> None:
+    network, sides = build_network(kind), [tokens(SOURCE, 1), tokens(TARGET, 2)]
+    before = network(*sides)[0][:, -1]
+    for side, row in enumerate(sides):
+        for position in range(row.shape[-1]):
+            changed = [each.clone() for each in sides]
+            changed[side][:, position] = 4 + (row[:, position] - 3) % (VOCABULARY - 4)
+            assert ((network(*changed)[0][:, -1] - before).abs().amax(dim=-1) > 1e-6).all()
+
+
+@every_kind
+def test_steps_give_the_rows_of_whole_passes_also_when_beams_move_and_sentences_leave(
+    kind: str,
+) -> None:
+    network, source = build_network(kind), tokens(SOURCE, 1)
+    source[1, :2] = 0
+    pasts = [tokens(TARGET, 2), tokens(TARGET, 3)]  # of each beam
+    decoder = incremental_decoder(network)
+    state = decoder.start(source, beams=2, limit=TARGET)
+    for position in range(2):
+        newest = torch.stack([past[:, position] for past in pasts], dim=-1)
+        scores, weights = decoder.step(state, newest, need_weights=True)
+        for beam, past in enumerate(pasts):
+            decoded, attention = network(source, past, need_weights=True)
+            assert_close_in_float64(scores[:, beam], network.logits(decoded)[:, position])
+            if attention is None:
+                assert weights is None
+            else:
+                assert weights is not None
+                assert_close_in_float64(weights[:, beam], attention[:, position])
+    state.reorder(torch.tensor([[1, 0], [1, 1], [0, 0]]))
+    kept = torch.tensor([2, 0])
+    state.keep(kept)
+    newest = torch.stack([pasts[1][:, 2], pasts[0][:, 2]], dim=-1)[kept]
+    scores, none = decoder.step(state, newest)
+    assert none is None
+    for sentence, beam, origin in ((0, 0, 0), (0, 1, 0), (1, 0, 1), (1, 1, 0)):
+        row = torch.cat([pasts[origin][:, :2], pasts[1 - beam][:, 2:3]], dim=-1)
+        expected = network.logits(network(source, row)[0])[kept[sentence], -1]
+        assert_close_in_float64(scores[sentence, beam], expected)
+
+
+def test_steps_find_room_for_a_long_translation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(incremental, "FIRST_CAPACITY", 2)
+    network, source, target = build_network("as published"), tokens(SOURCE, 1), tokens(9, 2)
+    expected, decoder = network.logits(network(source, target)[0]), incremental_decoder(network)
+    state = decoder.start(source, beams=1, limit=target.shape[1])
+    for position, row in enumerate(expected.unbind(dim=1)):
+        assert_close_in_float64(decoder.step(state, target[:, [position]])[0].squeeze(1), row)
+
+
+def copy_parts(ours: nn.Module, theirs: nn.Module, names: dict[str, str]) -> None:
     """Copy our parts into those of torch, by name."""
-    for mine, other in names:
-        part = theirs.get_submodule(other)
-        part.load_state_dict(ours.get_submodule(mine).state_dict())
+    for mine, other in names.items():
+        part, whole = ours.get_submodule(mine), theirs.get_submodule(other)
+        if isinstance(part, MultiHeadAttention):
+            whole.in_proj_weight.data.copy_(part.project_qkv.weight)
+            whole.in_proj_bias.data.copy_(part.project_qkv.bias)
+            part, whole = part.project_output, whole.get_submodule("out_proj")
+        whole.load_state_dict(part.state_dict())
+
+
+OF_A_LAYER = {"feed_forward.expand": "linear1", "feed_forward.contract": "linear2"}
+OF_EACH_SIDE = {
+    "encoder": OF_A_LAYER
+    | {
+        "attention": "self_attn",
+        "around_attention.layer_norm": "norm1",
+        "around_feed_forward.layer_norm": "norm2",
+    },
+    "decoder": OF_A_LAYER
+    | {
+        "attention": "self_attn",
+        "memory_attention": "multihead_attn",
+        "around_attention.layer_norm": "norm1",
+        "around_memory_attention.layer_norm": "norm2",
+        "around_feed_forward.layer_norm": "norm3",
+    },
+}
 
 
 @pytest.mark.parametrize("kind", ["as published", "pre-norm"])
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")  # torch's, of its own encoder
 def test_it_equals_torch_transformer_with_copied_weights(kind: str) -> None:
-    ours, config = build_network(kind), KINDS[kind]
-    theirs = (
-        nn.Transformer(
-            config.d_model,
-            config.heads,
-            config.encoder_layers,
-            config.decoder_layers,
-            config.d_ff,
-            dropout=0.0,
-            batch_first=True,
-            norm_first=kind == "pre-norm",
-        )
-        .double()
-        .eval()
+    ours: Transformer = build_network(kind)
+    theirs = nn.Transformer(
+        WIDTH, HEADS, 2, 3, 31, dropout=0.0, batch_first=True, norm_first=kind == "pre-norm"
     )
+    theirs = theirs.double().eval()
     if kind == "as published":
         theirs.encoder.norm = theirs.decoder.norm = None
     else:
-        copied(ours, theirs, ("encoder_norm", "encoder.norm"), ("decoder_norm", "decoder.norm"))
-    for side, own, layers in (("encoder", 2, 2), ("decoder", 3, 3)):
-        for layer in range(layers):
-            mine, other = f"{side}.{layer}", f"{side}.layers.{layer}"
-            pairs = [("attention", "self_attn"), ("memory_attention", "multihead_attn")][: own - 1]
-            norms = ["around_attention", "around_memory_attention", "around_feed_forward"]
-            if side == "encoder":
-                norms.remove("around_memory_attention")
-            for index, norm in enumerate(norms, start=1):
-                copied(ours, theirs, (f"{mine}.{norm}.layer_norm", f"{other}.norm{index}"))
-            for here, there in pairs:
-                packed = theirs.get_submodule(f"{other}.{there}")
-                packed.in_proj_weight.data.copy_(
-                    ours.get_parameter(f"{mine}.{here}.project_qkv.weight")
-                )
-                packed.in_proj_bias.data.copy_(
-                    ours.get_parameter(f"{mine}.{here}.project_qkv.bias")
-                )
-                copied(ours, theirs, (f"{mine}.{here}.project_output", f"{other}.{there}.out_proj"))
-            for here, there in (
-                ("feed_forward.expand", "linear1"),
-                ("feed_forward.contract", "linear2"),
-            ):
-                copied(ours, theirs, (f"{mine}.{here}", f"{other}.{there}"))
+        copy_parts(ours, theirs, {"encoder_norm": "encoder.norm", "decoder_norm": "decoder.norm"})
+    for side, names in OF_EACH_SIDE.items():
+        for number, layer in enumerate(ours.get_submodule(side).children()):
+            copy_parts(layer, theirs.get_submodule(f"{side}.layers.{number}"), names)
     source, target = tokens(SOURCE, 1), tokens(TARGET, 2)
-    embedded = (
+    expected = theirs(
         ours.embed_source(source, torch.arange(SOURCE)),
         ours.embed_target(target, torch.arange(TARGET)),
+        tgt_mask=nn.Transformer.generate_square_subsequent_mask(TARGET, dtype=torch.float64),
+        tgt_is_causal=True,
     )
-    causal = nn.Transformer.generate_square_subsequent_mask(TARGET, dtype=torch.float64)
-    expected = theirs(*embedded, tgt_mask=causal, tgt_is_causal=True)
     assert_close_in_float64(ours(source, target)[0], expected)
 
 
-@pytest.mark.parametrize("side", ["behind", "in front"])
-def test_padding_on_either_side_changes_nothing(network: Transformer, side: str) -> None:
-    source, target = tokens(SOURCE, 1), tokens(TARGET, 2)
-
-    def padded(row: Tensor, count: int) -> Tensor:
-        padding = row.new_zeros(SENTENCES, count)
-        return torch.cat([row, padding] if side == "behind" else [padding, row], dim=-1)
-
-    expected = network(source, target)[0]
-    found = network(padded(source, 3), padded(target, 2))[0]
-    assert_close_in_float64(found[:, :TARGET] if side == "behind" else found[:, 2:], expected)
+def inputs() -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(SENTENCES, SOURCE, WIDTH, generator=generator, dtype=torch.float64)
 
 
-def test_a_later_token_changes_nothing_before_it(network: Transformer) -> None:
-    source, target = tokens(SOURCE, 1), tokens(TARGET, 2)
-    changed = target.clone()
-    changed[:, 3:] = tokens(TARGET, 9)[:, 3:]
-    assert_close_in_float64(network(source, changed)[0][:, :3], network(source, target)[0][:, :3])
+def test_our_attention_equals_torch_multihead_attention_with_copied_weights() -> None:
+    ours = MultiHeadAttention(WIDTH, HEADS).double()
+    theirs = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True).double()
+    nn.init.normal_(ours.project_qkv.bias)
+    copy_parts(ours, theirs, {"": ""})
+    x, mask = inputs(), torch.ones(SOURCE, SOURCE).tril().bool()
+    mask[3, 1] = False
+    expected, expected_weights = theirs(x, x, x, attn_mask=~mask, average_attn_weights=False)
+    found, none = ours(x, mask)
+    found_again, weights = ours(x, mask, need_weights=True)
+    assert_close_in_float64(found, expected)
+    assert_close_in_float64(found_again, expected)
+    assert_close_in_float64(weights, expected_weights)
+    assert none is None
+    with pytest.raises(ValueError, match="not a multiple"):
+        MultiHeadAttention(10, 3)
 
 
-def test_a_step_gives_the_row_of_a_whole_pass(network: Transformer) -> None:
-    source, target = tokens(SOURCE, 1), tokens(TARGET, 2)
-    source[1, :2] = 0
-    decoded, attention = network(source, target, need_weights=True)
-    expected, decoder = network.logits(decoded), IncrementalTransformer(network)
-    state = decoder.start(source, beams=2, limit=TARGET)
-    for position in range(TARGET):
-        scores, weights = decoder.step(state, target[:, [position, position]], need_weights=True)
-        for beam in range(2):
-            assert_close_in_float64(scores[:, beam], expected[:, position])
-            assert_close_in_float64(weights[:, beam], attention[:, position])
+def test_an_encoder_layer_without_positions_commutes_with_permutations() -> None:
+    layer = EncoderLayer(WIDTH, HEADS, 5, norm="none", output_projection=False).double()
+    x, order = inputs(), torch.tensor([3, 0, 6, 1, 5, 2, 4])
+    assert_close_in_float64(layer(x[:, order])[0], layer(x)[0][:, order])
 
 
-@pytest.mark.slow
-def test_steps_find_room_for_a_long_translation(
-    network: Transformer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(incremental, "FIRST_CAPACITY", 2)
-    network, source, target = network.float(), tokens(SOURCE, 1), tokens(9, 2)
-    expected, decoder = network.logits(network(source, target)[0]), IncrementalTransformer(network)
-    state = decoder.start(source, beams=1, limit=target.shape[1])
-    for position, row in enumerate(expected.unbind(dim=1)):
-        assert_close_in_float32(decoder.step(state, target[:, [position]])[0].squeeze(1), row)
-
-
-def test_beams_go_on_from_the_beam_they_are_told_and_sentences_leave(network: Transformer) -> None:
-    source, target = tokens(SOURCE, 1), tokens(TARGET, 2)
-    other, decoder = tokens(TARGET, 3), IncrementalTransformer(network)
-    state = decoder.start(source, beams=2, limit=TARGET)
-    for position in range(2):
-        decoder.step(state, torch.stack([target[:, position], other[:, position]], dim=-1))
-    state.reorder(torch.tensor([[1, 0]] * SENTENCES))
-    kept = torch.tensor([2, 0])
-    state.keep(kept)
-    scores, _ = decoder.step(state, torch.stack([other[:, 2], target[:, 2]], dim=-1)[kept])
-    for beam, row in enumerate((other, target)):
-        expected = network.logits(network(source, row[:, :3])[0])[:, -1]
-        assert_close_in_float64(scores[:, beam], expected[kept])
-
-
-def test_rows_of_attention_sum_to_one_over_what_is_there(network: Transformer) -> None:
-    source = tokens(SOURCE, 1)
-    source[0, 4:] = 0
-    weights = network(source, tokens(TARGET, 2), need_weights=True)[1]
-    assert_close_in_float64(weights.sum(dim=-1), torch.ones(SENTENCES, TARGET, dtype=torch.float64))
-    assert (weights[0, :, 4:] == 0).all()
+def test_dropout_draws_from_its_own_generator_and_keeps_the_mean() -> None:
+    layer, found = nn.Sequential(nn.Dropout(0.3)), list[Tensor]()
+    for seed in (1, 2):
+        torch.manual_seed(seed)  # which decides nothing
+        use_generator(layer, torch.Generator().manual_seed(5))
+        found.append(layer(torch.ones(100_003)))
+    assert isinstance(layer[0], Dropout)
+    assert torch.equal(*found)
+    assert found[0].unique().tolist() == in_float32([0.0, 1 / 0.7])
+    assert found[0].mean().item() == as_drawn(1.0, within=0.02)
+    assert (layer.eval()(torch.ones(5)) == 1).all()
 
 
 def test_sinusoids_are_those_of_the_paper() -> None:
+    position, pair = torch.meshgrid(torch.arange(5.0), torch.arange(3.0), indexing="ij")
+    angle = position / 10000 ** (2 * pair / 6)
     found = sinusoids(torch.arange(5), 6)
-    for position in range(5):
-        for pair in range(3):
-            angle = torch.tensor(position / 10000 ** (2 * pair / 6))
-            assert_close_in_float32(found[position, 2 * pair], angle.sin())
-            assert_close_in_float32(found[position, 2 * pair + 1], angle.cos())
+    assert_close_in_float32(found[:, 0::2], angle.sin())
+    assert_close_in_float32(found[:, 1::2], angle.cos())

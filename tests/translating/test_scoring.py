@@ -1,62 +1,50 @@
-"""Scores are sacreBLEU's to the last digit, and their intervals and comparisons
-those of a bootstrap.
+"""Scores are sacreBLEU's to the last digit, their intervals and comparisons those of a bootstrap,
+and the text of a language is divided by words or by characters after its code or its script.
 """
+
+from typing import get_args
 
 import numpy as np
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest
+from sacrebleu.tokenizers import tokenizer_ja_mecab
+from sacrebleu.tokenizers.tokenizer_spm import SPM_MODELS
 
 from tests.support.bounds import as_drawn, in_float64
-from translation.scoring import compare, score, tokenizer_of
+from translation.data.languages import BleuTokenizer, is_unspaced, tokenizer_of
+from translation.errors import UsageError
+from translation.scoring import compare, score
 
-WORDS = [
-    "the",
-    "a",
-    "man",
-    "dog",
-    "red",
-    "house",
-    "walks",
-    "sees",
-    ",",
-    "runs",
-    "fast",
-    "in",
-    "front",
-    "and",
-    "tree",
-]
+WORDS = list("abcdefgh,ijklmno")
 
 
-def references(count: int = 200, seed: int = 0) -> list[str]:
-    random = np.random.default_rng(seed)
+def drawn_references() -> list[str]:
+    random = np.random.default_rng(0)
     return [
         " ".join(random.choice(WORDS, size=random.integers(5, 20))).capitalize() + "."
-        for _ in range(count)
+        for _ in range(200)
     ]
 
 
-def damaged(sentences: list[str], share: float, seed: int) -> list[str]:
-    """Each word is another one with this chance."""
+def damaged(share: float, seed: int) -> list[str]:
+    """Each word of the references is another one with this chance."""
     random = np.random.default_rng(seed)
     lines = (
         [str(random.choice(WORDS)) if random.random() < share else w for w in line.split()]
-        for line in sentences
+        for line in REFERENCES
     )
     return [" ".join(line) for line in lines]
 
 
+REFERENCES = drawn_references()
+GOOD = damaged(0.1, 1)
 CASES = {
-    "good": (damaged(references(), 0.1, 1), references()),
-    "poor": (damaged(references(), 0.7, 1), references()),
-    "short": (damaged(references(), 0.3, 1), [line + " And more words." for line in references()]),
-    "no match of four words": (
-        ["a red dog runs", "in front"],
-        ["red dog runs fast", "in front of"],
-    ),
-    "no match of two words": (["dog a runs red fast"], ["red dog fast runs house"]),
+    "good": (GOOD, REFERENCES),
+    "poor": (damaged(0.7, 1), REFERENCES),
+    "short": (GOOD, [f"{line} And more words." for line in REFERENCES]),
+    "no match of four words": (["a red dog runs"], ["red dog runs fast"]),
     "nothing right": (["x y z w v"], ["a b c d e"]),
     "too short for four words": (["a dog"], ["a dog"]),
     "empty output": (["", ""], ["a dog runs", "in front"]),
@@ -64,89 +52,142 @@ CASES = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-def test_a_score_is_that_of_sacrebleu_and_so_is_each_resampled_one(case: str) -> None:
+def test_a_score_is_that_of_sacrebleu(case: str) -> None:
     ours, expected = CASES[case]
     found = score(ours, expected, language="en", resamples=50)
     assert found.bleu == BLEU().corpus_score(ours, [expected]).score
     assert found.chrf == CHRF().corpus_score(ours, [expected]).score
-    nothing = ["" for _ in expected]  # its BLEU is 0, so that the difference is our own BLEU
+    assert found.low <= found.high
+    nothing = [""] * len(expected)  # its BLEU is 0, so that the difference is our own BLEU
     difference = compare(ours, nothing, expected, language="en", resamples=50).difference
     assert difference == in_float64(found.bleu)
-    assert found.low <= found.high
 
 
-@pytest.mark.parametrize(
-    ("language", "tokenizer"), [("de", "13a"), ("ko", "char"), ("zh-CN", "char"), ("pt_BR", "13a")]
-)
-def test_the_signature_says_how_words_are_told_apart(language: str, tokenizer: str) -> None:
-    assert tokenizer_of(language) == tokenizer
-    found = score(["개가 달린다"], ["개가 빨리 달린다"], language=language, resamples=1)
-    assert f"|tok:{tokenizer}|" in found.signature
-    assert "case:mixed" in found.signature
-    assert "version:2" in found.signature
-
-
-def test_what_is_identical_scores_100_whatever_is_drawn() -> None:
-    found = score(references(), references(), language="en")
-    assert (found.bleu, found.low, found.high, found.chrf) == in_float64((100, 100, 100, 100))
-    assert (found.sentences, found.resamples, found.seed) == (200, 1000, 0)
-
-
-def test_an_interval_is_as_wide_as_that_of_sacrebleu() -> None:
-    ours, expected = CASES["good"]
-    found = score(ours, expected, language="en", resamples=2000)
-    theirs = BLEU().corpus_score(ours, [expected], n_bootstrap=2000)
+def test_an_interval_is_as_wide_as_that_of_sacrebleu_and_the_same_for_a_seed() -> None:
+    found = score(GOOD, REFERENCES, language="en", resamples=2000, seed=3)
+    theirs = BLEU().corpus_score(GOOD, [REFERENCES], n_bootstrap=2000)
     assert found.low < found.bleu < found.high
     assert (found.high - found.low) / 2 == as_drawn(theirs._ci, share=0.1)
     assert (found.high + found.low) / 2 == as_drawn(theirs._mean, within=0.3)
-
-
-@pytest.mark.slow
-def test_a_seed_gives_the_same_interval_and_another_seed_another() -> None:
-    ours, expected = CASES["good"]
+    assert (found.sentences, found.resamples, found.seed) == (200, 2000, 3)
     first, again, other = (
-        score(ours, expected, language="en", resamples=100, seed=seed) for seed in (3, 3, 4)
+        score(GOOD, REFERENCES, language="en", resamples=100, seed=seed) for seed in (3, 3, 4)
     )
     assert first == again
     assert (first.low, first.high) != (other.low, other.high)
 
 
-def test_equal_systems_do_not_differ() -> None:
-    ours, expected = CASES["good"]
-    found = compare(ours, ours, expected, language="en")
-    assert (found.difference, found.low, found.high, found.p) == (0, 0, 0, 1)
-
-
-def test_a_clearly_better_system_is_told_and_the_other_way_round_as_well() -> None:
-    good, poor, expected = CASES["good"][0], damaged(references(), 0.2, 2), references()
-    found = compare(good, poor, expected, language="en", resamples=999)
-    assert 0 < found.low < found.difference < found.high
-    assert found.p == 1 / 1000
-    back = compare(poor, good, expected, language="en", resamples=999)
-    assert (back.difference, back.low, back.high, back.p) == in_float64(
-        (-found.difference, -found.high, -found.low, found.p)
-    )
-
-
-@pytest.mark.slow
-def test_a_small_difference_has_the_chance_that_sacrebleu_gives_it() -> None:
-    expected = references()
-    first, second = damaged(expected, 0.2, 1), damaged(expected, 0.22, 2)
-    found = compare(first, second, expected, language="en", resamples=2000)
-    metrics = {"BLEU": BLEU(references=[expected])}
+def test_systems_are_told_apart_as_sacrebleu_does_and_the_other_way_round_as_well() -> None:
+    first, second = damaged(0.2, 1), damaged(0.22, 2)
+    near = compare(first, second, REFERENCES, language="en", resamples=2000)
+    metrics = {"BLEU": BLEU(references=[REFERENCES])}
     theirs = PairedTest(
         [("first", first), ("second", second)], metrics, None, test_type="bs", n_samples=2000
     )()
-    assert found.p == as_drawn(theirs[1]["BLEU"][1].p_value, within=0.04)
+    assert near.p == as_drawn(theirs[1]["BLEU"][1].p_value, within=0.04)
+    far = compare(GOOD, second, REFERENCES, language="en", resamples=999)
+    assert 0 < far.low < far.difference < far.high
+    assert far.p == 1 / 1000
+    back = compare(second, GOOD, REFERENCES, language="en", resamples=999)
+    assert (back.difference, back.low, back.high, back.p) == in_float64(
+        (-far.difference, -far.high, -far.low, far.p)
+    )
+    equal = compare(GOOD, GOOD, REFERENCES, language="en")
+    assert (equal.difference, equal.low, equal.high, equal.p) == (0, 0, 0, 1)
 
 
 def test_paired_systems_are_told_apart_more_finely_than_their_intervals_would() -> None:
-    expected = references()
-    first = damaged(expected, 0.3, 1)
-    second = [*first[:150], *expected[150:]]
-    paired = compare(second, first, expected, language="en")
-    alone = score(first, expected, language="en")
+    first = damaged(0.3, 1)
+    paired = compare([*first[:150], *REFERENCES[150:]], first, REFERENCES, language="en")
+    alone = score(first, REFERENCES, language="en")
     assert paired.high - paired.low < 2 * (alone.high - alone.low)
     assert paired.low > 0
+
+
+CODES_BY_CHARACTER = {
+    "Chinese": "zh zho chi cmn zh-Hans zh-Hant-TW zh_CN ZHO zho_Hans lzh yue yue_Hant wuu",
+    "Japanese": "ja jpn ja_JP.UTF-8 jpn_Jpan",
+    "Korean": "ko kor kor_Hang",
+    "Thai": "th tha th-TH tha_Thai",
+    "Lao": "lo lao lao_Laoo",
+    "Burmese": "my mya bur mya_Mymr",
+    "Khmer": "km khm khm_Khmr",
+    "Tibetan": "bo bod tib bod_Tibt dz dzo",
+    "any language in such a script": "pi-Thai sa-Tibt vi-Hani",
+}
+CODES_BY_WORD = {
+    "of two letters": "en de fr fr-CA pt_BR ru vi hi ar he am ka xa",
+    "of three letters": "eng deu fra rus nan",
+    "of another script": "zh-Latn ja-Latn sr-Cyrl",
+}
+# Each a text of its script, and the same text with an error in the middle.
+TEXTS = {
+    "Thai": ("วันนี้เด็กผู้หญิงเดินไปโรงเรียนกับแม่", "วันนี้เด็กผู้ชายเดินไปโรงเรียนกับแม่"),
+    "Lao": ("ມື້ນີ້ເດັກນ້ອຍຍ່າງໄປໂຮງຮຽນກັບແມ່", "ມື້ນີ້ເດັກນ້ອຍຂີ່ໄປໂຮງຮຽນກັບແມ່"),
+    "Burmese": ("ကလေးသည်အမေနှင့်ကျောင်းသို့သွားသည်", "ကလေးသည်အဖေနှင့်ကျောင်းသို့သွားသည်"),
+    "Khmer": ("ថ្ងៃនេះកុមារីដើរទៅសាលារៀនជាមួយម្តាយ", "ថ្ងៃនេះកុមារីដើរទៅសាលារៀនជាមួយឪពុក"),
+    "Tibetan": ("དེ་རིང་བུ་མོ་སློབ་གྲྭར་འགྲོ་གི་ཡོད།", "དེ་རིང་བུ་ཚ་སློབ་གྲྭར་འགྲོ་གི་ཡོད།"),
+    "Chinese": ("今天小女孩和妈妈一起走路去学校", "今天小男孩和妈妈一起走路去学校"),
+    "Japanese": (
+        "今日、女の子は母と学校へ歩いて行きました",
+        "今日、男の子は母と学校へ歩いて行きました",
+    ),
+    "Korean": ("오늘 소녀는 어머니와 학교에 걸어갔다", "오늘 소년은 어머니와 학교에 걸어갔다"),
+}
+
+
+def listed(codes: dict[str, str]) -> list[str]:
+    return [code for line in codes.values() for code in line.split()]
+
+
+LATIN = ["Latin letters", "", "1, 2, 3."]
+OTHERS = [text for pair in TEXTS.values() for text in pair]
+
+
+@pytest.mark.parametrize(
+    ("codes", "texts", "tokenizer"),
+    [
+        (listed(CODES_BY_CHARACTER), LATIN, "char"),
+        (listed(CODES_BY_WORD), LATIN, "13a"),
+        (["de", "pt_BR", "zh-Latn", "tha_Latn"], OTHERS, "13a"),  # a code that says it is believed
+        (["thai", "x-private", "und", "nan"], OTHERS, "char"),  # one that says nothing is not
+        (["thai", "und"], ["A town that is called 학교에 in its language"], "13a"),
+    ],
+)
+def test_a_code_decides_how_a_text_is_divided_and_the_references_where_it_says_nothing(
+    codes: list[str], texts: list[str], tokenizer: str
+) -> None:
+    assert {code: tokenizer_of(code, texts) for code in codes} == dict.fromkeys(codes, tokenizer)
+
+
+@pytest.mark.parametrize("script", TEXTS)
+def test_a_text_that_is_nearly_right_scores_nearly_100_and_says_by_what(script: str) -> None:
+    expected, ours = TEXTS[script]
+    found = score([ours] * 5, [expected] * 5, language="und", resamples=5)
+    assert 60 < found.bleu < 100
+    assert found.tokenizer == "char"
+    for said in ("tok:char", "case:mixed", "version:2"):
+        assert f"|{said}" in found.signature
+
+
+def test_sentences_of_chinese_and_japanese_alone_follow_without_a_space() -> None:
+    assert all(map(is_unspaced, ("ja", "jpn", "zho_Hant", "zh-Hans", "yue")))
+    assert not any(map(is_unspaced, ("zh-Latn", "tha", "kor", "khm", "en")))
+
+
+def test_a_tokenizer_may_be_chosen_and_none_is_downloaded() -> None:
+    expected, ours = (f"{text}2024" for text in TEXTS["Chinese"])
+    found = score([ours], [expected], language="zh", tokenizer="zh", resamples=5)
+    assert "|tok:zh|" in found.signature
+    assert found.bleu == BLEU(tokenize="zh").corpus_score([ours], [[expected]]).score
+    names = set(get_args(BleuTokenizer))
+    assert names <= set(BLEU.TOKENIZERS)
+    assert not names & (set(SPM_MODELS) | {"spm"})
+
+
+def test_a_tokenizer_without_its_dictionary_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer_ja_mecab, "MeCab", None)
+    with pytest.raises(UsageError, match=r"^the tokenizer ja-mecab .*'sacrebleu\[ja\]'") as told:
+        score(GOOD, REFERENCES, language="ja", tokenizer="ja-mecab")
+    assert "\n" not in str(told.value)

@@ -3,15 +3,13 @@ what cannot be says why.
 """
 
 import json
-import multiprocessing
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +20,7 @@ import sqlalchemy as sa
 import torch
 from sqlalchemy import Engine
 
-from db.engine import open_engine, open_store, reading, transaction
+from db.engine import open_store, reading, transaction
 from db.rows import translations
 from flows.markets.opened import RunRequest
 from flows.service.runner import service_of
@@ -31,15 +29,13 @@ from flows.translating import worker
 from flows.translating.flow import translate_queue
 from flows.translating.worker import work_off
 from tests.support.commands import Command
-from tests.support.recipe import SOURCES, is_one_line
+from tests.support.recipe import SOURCES, refused
 from translation.decoding.beam_search import Search
 
 pytestmark = pytest.mark.slow
 
 GREEDY, CPU = Search(beams=1, alpha=0.0), torch.device("cpu")
 PLAIN = "INSERT INTO translation_text (model, text) VALUES ('tiny', 'bano lume')"
-AT_ONCE = 4  # texts: a queue of sixty has turns enough for two workers
-SPAWN = multiprocessing.get_context("spawn")
 
 
 def queued(engine: Engine, texts: Sequence[str], model: str = "tiny") -> list[int]:
@@ -53,78 +49,10 @@ def jobs(engine: Engine) -> list[dict[str, Any]]:
         return [dict(each) for each in found]
 
 
-def held(engine: Engine) -> list[Mapping[str, Any]]:
+def held(engine: Engine) -> set[tuple[Any, ...]]:
+    """The status and the attempts of the queued texts."""
     with reading(engine) as conn:
-        return list(
-            conn.execute(
-                sa.text("select status, attempts from translation_text order by id")
-            ).mappings()
-        )
-
-
-def work(url: str, ready: Any, counted: "multiprocessing.Queue[int]") -> None:
-    """A worker, as a process, which begins when the other one does."""
-    worker.AT_ONCE = AT_ONCE
-    torch.set_num_threads(1)
-    ready.wait(550)
-    counted.put(work_off(open_engine(url), None, GREEDY, CPU)["done"])
-
-
-@pytest.mark.soak
-@pytest.mark.usefixtures("home")
-def test_two_workers_translate_each_text_once_and_lose_none(
-    engine: Engine, store_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One is this process: it waits for the other, so that both take from the queue at once."""
-    monkeypatch.setattr(worker, "AT_ONCE", AT_ONCE)
-    ids = queued(engine, SOURCES)
-    counted: multiprocessing.Queue[int] = SPAWN.Queue()
-    ready = SPAWN.Barrier(2)
-    other = SPAWN.Process(target=work, args=(store_url, ready, counted))
-    other.start()
-    ready.wait(550)
-    mine = work_off(engine, None, GREEDY, CPU)["done"]
-    its = counted.get(timeout=550)
-    other.join()
-    assert mine + its == len(SOURCES)
-    done = jobs(engine)
-    assert [each["id"] for each in done] == ids
-    assert {(each["status"], each["attempts"]) for each in done} == {("done", 1)}
-    again = queued(engine, SOURCES)
-    assert work_off(engine, None, GREEDY, CPU) == {"done": 60, "failed": 0, "waiting": 0}
-    expected = {each["text"]: each["translation"] for each in jobs(engine) if each["id"] in again}
-    assert {each["text"]: each["translation"] for each in done} == expected
-
-
-def take_and_wait(url: str, ids: "multiprocessing.Queue[list[int]]") -> None:
-    worker.LEASE_S = 1.0
-
-    def translated(*_arguments: object, **_options: object) -> None:
-        ids.put([each["id"] for each in jobs(open_engine(url)) if each["status"] == "taken"])
-        signal.pause()
-
-    worker.translate = translated  # type: ignore[assignment]
-    work_off(open_engine(url), None, GREEDY, CPU)
-
-
-@pytest.mark.soak
-@pytest.mark.usefixtures("home")
-def test_what_a_killed_worker_held_is_translated_after_its_lease(
-    engine: Engine, store_url: str
-) -> None:
-    ids = queued(engine, SOURCES[:9])
-    told: multiprocessing.Queue[list[int]] = SPAWN.Queue()
-    doomed = SPAWN.Process(target=take_and_wait, args=(store_url, told))
-    doomed.start()
-    assert told.get(timeout=550) == ids
-    assert doomed.pid is not None
-    os.kill(doomed.pid, signal.SIGKILL)
-    doomed.join()
-    done = 0
-    while done < len(ids):  # by the clock, as a worker asks
-        done += work_off(engine, None, GREEDY, CPU)["done"]
-        time.sleep(0.05)
-    assert {(each["status"], each["attempts"]) for each in jobs(engine)} == {("done", 2)}
+        return {*conn.execute(sa.text("select distinct status, attempts from translation_text"))}
 
 
 @pytest.mark.usefixtures("home")
@@ -139,11 +67,11 @@ def test_a_worker_that_is_told_to_end_gives_back_what_it_holds_before_it_does(
 
     def handler(got: int, _frame: object) -> None:
         assert got == number
-        assert {tuple(each.values()) for each in held(engine)} == {("queued", 0)}
+        assert held(engine) == {("queued", 0)}
         raise HandledError
 
     def translated(*_arguments: object, **_options: object) -> None:
-        assert {tuple(each.values()) for each in held(engine)} == {("taken", 1)}
+        assert held(engine) == {("taken", 1)}
         signal.raise_signal(number)
 
     monkeypatch.setattr(worker, "translate", translated)
@@ -156,23 +84,19 @@ def test_a_worker_that_is_told_to_end_gives_back_what_it_holds_before_it_does(
         signal.signal(number, before)
 
 
-def failing(text: str, error: Exception) -> Callable[..., object]:
-    real = worker.translate
-
-    def translated(model: object, texts: Sequence[str], **options: Any) -> object:
-        if text in texts:
-            raise error
-        return real(model, texts, **options)  # type: ignore[arg-type]
-
-    return translated
-
-
 @pytest.mark.usefixtures("home")
 def test_a_text_that_cannot_be_translated_fails_alone_with_the_reason(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    real = worker.translate
+
+    def translated(model: Any, texts: Sequence[str], **options: Any) -> Any:
+        if SOURCES[2] in texts:
+            raise RuntimeError("no memory")
+        return real(model, texts, **options)
+
     queued(engine, SOURCES[:5])
-    monkeypatch.setattr(worker, "translate", failing(SOURCES[2], RuntimeError("no memory")))
+    monkeypatch.setattr(worker, "translate", translated)
     assert work_off(engine, None, GREEDY, CPU) == {"done": 4, "failed": 1, "waiting": 0}
     assert [each["status"] for each in jobs(engine)] == ["done", "done", "failed", "done", "done"]
     assert jobs(engine)[2]["reason"] == "RuntimeError: no memory"
@@ -220,23 +144,17 @@ def test_texts_are_queued_by_the_command_a_file_or_plain_sql_and_worked_off_by_t
     assert all(each["translation"] for each in found["texts"])
     with reading(engine) as conn:
         kept = conn.execute(sa.text("select attention from translation_text")).scalars().all()
-    assert all(
-        sum(row) == pytest.approx(1, abs=0.01)
-        for each in map(parsed, kept)
-        for row in each[0]["weights"]
-    )
+    for attention in kept:
+        (part,) = json.loads(attention) if isinstance(attention, str) else attention
+        assert all(sum(row) == pytest.approx(1, abs=0.01) for row in part["weights"])
     code, said, _ = translate("jobs", "--status", "failed", "--json")
     assert json.loads(said)["texts"] == []
 
 
 @pytest.mark.usefixtures("home")
-def test_without_a_text_of_a_model_that_is_there_nothing_is_translated(
-    store_url: str, translate: Command, monkeypatch: pytest.MonkeyPatch, home: Path
-) -> None:
-    monkeypatch.setenv("DTML_DATABASE_URL", store_url)
-    none = translate("work")
-    assert (none[0], none[2]) == (0, "")
-    assert re.fullmatch("0 texts .*, 0 failed\n", none[1])
+def test_without_a_text_of_a_model_that_is_there_nothing_is_translated(translate: Command) -> None:
+    none = (0, "0 texts translated, 0 failed\n", "")
+    assert translate("work") == none
     queued(open_store(), ["one"], model="lost")
     code, said, complaint = translate("work")
     assert (code, complaint) == (0, "")
@@ -260,23 +178,16 @@ def test_an_empty_queue_is_seen_without_torch(tmp_path: Path) -> None:
     assert re.fullmatch("0 texts .*, 0 failed\nFalse\n", ended.stdout)
 
 
-def parsed(value: Any) -> Any:
-    return json.loads(value) if isinstance(value, str) else value
-
-
 def test_nothing_to_queue_and_no_model_to_queue_for_are_one_line(
     translate: Command, bare: Path
 ) -> None:
     for arguments, words in (
         (("queue",), "nothing to queue"),
         (("queue", "a"), "there is no model"),
+        (("work", "--model", "nobody"), "no model 'nobody'"),
+        (("jobs",), "no store"),
     ):
-        code, _, complaint = translate(*arguments)
-        assert (code, is_one_line(complaint), words in complaint) == (2, True, True), complaint
-    code, _, complaint = translate("work", "--model", "nobody")
-    assert (code, is_one_line(complaint), "no model 'nobody'" in complaint) == (2, True, True)
-    code, _, complaint = translate("jobs")  # before there is a store
-    assert (code, is_one_line(complaint)) == (2, True)
+        assert words in refused(translate, *arguments)
     open_store().dispose()
     code, said, complaint = translate("jobs")
     assert (code, complaint) == (0, "")
