@@ -26,7 +26,7 @@ from dtml.ranking.walk import History
 from dtml.training import Member, TrainingConfig, fit_members, stack_members
 from dtml.windows import Windows
 
-Loss = Literal["own", "squared", "correlation"]
+Loss = Literal["own", "correlation"]
 # The features of `FEATURES` that stand for those of the DTML paper.
 PAPER_FEATURES = (
     "return_1",
@@ -59,8 +59,7 @@ class RelativeModelConfig(NetworkConfig):
 
     `features` is the number of its inputs, `settings` are further settings of that network. Of the
     losses, `own` is that of its paper with "above the day's median" as the label (for DTML the
-    cross-entropy), `squared` the squared error on ranks, and `correlation` 1 less the day's
-    correlation of score and rank.
+    cross-entropy), and `correlation` 1 less the day's correlation of score and rank.
     """
 
     network: str = "dtml"
@@ -109,12 +108,8 @@ class RelativeNetwork(Network):
             # Ranks above 0 are "above the median", which the network takes for a rise.
             return self.asked.objective(batch, penalty)
         logits = self.logits(batch.rows, batch.windows, batch.observed)
-        size = batch.counted.sum()
-        if self.loss == "squared":
-            error = (logits - batch.movement).square()
-            return (error * batch.counted).sum() / size
         correlation = self._correlation_of_day(logits, batch)
-        return 1 - (correlation * batch.counted).sum() / size
+        return 1 - (correlation * batch.counted).sum() / batch.counted.sum()
 
     def correct(
         self, logits: Float[Tensor, "*axes days stocks"], batch: Batch

@@ -102,9 +102,8 @@ def test_a_training_takes_the_steps_of_a_plain_loop_of_torch(config: NetworkConf
         RecurrentConfig(hidden=5, epsilon=0.1, adversarial=0.5),
         StockNetConfig(hidden=7),
         RelativeModelConfig(features=11, hidden=8),
-        RelativeModelConfig(features=11, hidden=8, loss="squared"),
     ],
-    ids=["dtml", "shared", "adv_alstm", "stocknet", "correlation", "squared"],
+    ids=["dtml", "shared", "adv_alstm", "stocknet", "correlation"],
 )
 def test_the_parts_of_a_step_add_up_to_the_whole(
     config: NetworkConfig, monkeypatch: pytest.MonkeyPatch

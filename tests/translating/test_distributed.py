@@ -113,7 +113,7 @@ def test_the_processes_share_the_pairs_of_an_update_and_none_is_read_twice(world
 def test_a_process_without_torchrun_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     assert join_process_group("cpu") == (SINGLE_PROCESS, torch.device("cpu"))
-    assert SINGLE_PROCESS.reduce_gradients(torch.nn.Linear(1, 1), (2.5, 3, True)) == (2.5, 3, True)
+    assert SINGLE_PROCESS.reduce_gradients(torch.nn.Linear(1, 1), 2.5, 3) == (2.5, 3)
     assert SINGLE_PROCESS.broadcast(0.1) == 0.1
 
 

@@ -50,7 +50,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     def noted(_: object, batches: list[step.SeededBatch], *_rest: object) -> step.StepResult:
         sentences.append(sum(len(batch.source) for _, batch in batches))
         tokens = sum(batch.tokens for _, batch in batches)
-        return step.StepResult(1.0, tokens, is_check_requested=False)
+        return step.StepResult(1.0, tokens)
 
     monkeypatch.setattr(step.TrainingStep, "__call__", noted)
     clock = iter(map(float, range(1000)))

@@ -42,29 +42,26 @@ class ProcessGroup:
     rank: int = 0
     world_size: int = 1
 
-    def reduce_gradients(
-        self, network: nn.Module, figures: tuple[float, int, bool]
-    ) -> tuple[float, int, bool]:
-        """Sum the gradients over all processes, in place, and return the sums of `figures`.
+    def reduce_gradients(self, network: nn.Module, loss: float, tokens: int) -> tuple[float, int]:
+        """Sum the gradients over all processes, in place, and return the sums of the figures.
 
-        `figures` are the loss, the tokens, and whether the process requests a check; the result
-        says whether any process does. Raises TranslationError if another process has ended.
+        Raises TranslationError if another process has ended.
         """
         if self.world_size == 1:
-            return figures
+            return loss, tokens
         gradients: list[Tensor] = []
         for parameter in network.parameters():
             if parameter.grad is None:  # of a process that had no batch
                 parameter.grad = torch.zeros_like(parameter)
             gradients.append(parameter.grad)
-        own_figures = torch.tensor(figures, dtype=torch.float32, device=gradients[0].device)
+        figures = torch.tensor([loss, tokens], dtype=torch.float32, device=gradients[0].device)
         # Figures and gradients in one tensor: one exchange is faster than many.
-        flat = torch.cat([own_figures, parameters_to_vector(gradients)])
+        flat = torch.cat([figures, parameters_to_vector(gradients)])
         with _lost_process_reported():
             dist.all_reduce(flat)
-        loss, tokens, requests = flat[: len(figures)].tolist()
         vector_to_parameters(flat[len(figures) :], gradients)
-        return loss, int(tokens), requests > 0
+        total_loss, total_tokens = flat[: len(figures)].tolist()
+        return total_loss, int(total_tokens)
 
     def all_reduce(self, figures: Tensor) -> Tensor:
         """Return the sum of `figures` over all processes, on the CPU.

@@ -199,6 +199,7 @@ class _Run:
     begun: float = field(default_factory=time.monotonic)  # when the last check began
     trained_from: float = field(default_factory=time.monotonic)  # when the last check ended
     reported: float = field(default_factory=time.monotonic)  # of the last message or check
+    validation_seconds: float = 0.0  # of the last check, by the clock of rank 0
     loss: float = 0.0
     tokens: int = 0
 
@@ -210,14 +211,13 @@ class _Run:
         # `progress.seconds` grows at checks alone, and a check is made as soon as time is over.
         while progress.step < config.updates and not self._is_over_time(progress.seconds):
             progress.step += 1
-            rate = learning_rate(progress.step, self._share_done(), width, config)
-            batches = next(updates)
-            result = self.step(batches, rate, request_check=self._asks_for_check())
+            seconds = self._seconds()
+            rate = learning_rate(progress.step, self._share_done(seconds), width, config)
+            result = self.step(next(updates), rate)
             self.loss += result.loss
             self.tokens += result.tokens
             progress.tokens += result.tokens
-            is_last = progress.step == config.updates
-            if result.is_check_requested or is_last or self._is_due():
+            if self._is_check_due(seconds):
                 self._check(rate)
             elif time.monotonic() - self.reported >= MESSAGE_INTERVAL_S:
                 self.reported = time.monotonic()
@@ -236,40 +236,33 @@ class _Run:
             self.network, self.validation, self.config.batch_tokens, self.context.device
         )
 
-    def _share_done(self) -> float:
-        """Return the share of the budget that is used up, 1 at most, the same for all processes."""
-        config = self.config
-        share_of_updates = self.progress.step / (config.updates + 1)  # below 1, so no rate is 0
-        if config.minutes is None or config.schedule != "linear":  # inverse_sqrt needs no share
-            return share_of_updates
+    def _seconds(self) -> float:
+        """Return the seconds of training by the clock of rank 0; 0 if they are no budget."""
+        if self.config.minutes is None:
+            return 0.0
         seconds = self.progress.seconds + time.monotonic() - self.begun
-        share_of_minutes = self.context.process_group.broadcast(seconds) / (60 * config.minutes)
-        return min(1.0, max(share_of_updates, share_of_minutes))
+        return self.context.process_group.broadcast(seconds)
 
-    def _asks_for_check(self) -> bool:
-        """Return whether a check is due by the clock of this process.
+    def _share_done(self, seconds: float) -> float:
+        """Return the share of the budget that is used up, 1 at most."""
+        share_of_updates = self.progress.step / (self.config.updates + 1)  # below 1: no rate is 0
+        if self.config.minutes is None:
+            return share_of_updates
+        return min(1.0, max(share_of_updates, seconds / (60 * self.config.minutes)))
 
-        In a training of minutes, that is so when time is over and, unless `check_every` is set, at
-        regular intervals.
-        """
-        minutes = self.config.minutes
-        if minutes is None:
-            return False
-        now = time.monotonic()
-        is_over = self._is_over_time(self.progress.seconds + now - self.begun)
-        if self.config.check_every is not None:
-            return is_over
-        validation_seconds = self.trained_from - self.begun
-        seconds_between = max(60 * minutes / CHECKS, TRAINING_TO_VALIDATION * validation_seconds)
-        return now - self.trained_from > seconds_between or is_over
-
-    def _is_due(self) -> bool:
+    def _is_check_due(self, seconds: float) -> bool:
+        """Return whether a check is due: at the end of the budget and at regular intervals."""
         config = self.config
+        step = self.progress.step
+        if step == config.updates or self._is_over_time(seconds):
+            return True
         if config.check_every is not None:
-            return self.progress.step % config.check_every == 0
-        if config.minutes is not None:
-            return False
-        return self.progress.step % max(1, config.updates // CHECKS) == 0
+            return step % config.check_every == 0
+        if config.minutes is None:
+            return step % max(1, config.updates // CHECKS) == 0
+        trained = seconds - self.progress.seconds - self.validation_seconds
+        least = TRAINING_TO_VALIDATION * self.validation_seconds
+        return trained > max(60 * config.minutes / CHECKS, least)
 
     def _is_over_time(self, seconds: float) -> bool:
         return self.config.minutes is not None and seconds > 60 * self.config.minutes
@@ -356,8 +349,9 @@ class _Run:
             checkpoints.drop_older_weights(context.folder, progress.kept)
         self.loss = 0.0
         self.tokens = 0
-        self.trained_from = time.monotonic()
-        self.reported = self.trained_from
+        self.reported = time.monotonic()
+        self.trained_from = self.reported
+        self.validation_seconds = process_group.broadcast(self.trained_from - self.begun)
 
 
 def _candidates(progress: Progress, config: TrainingConfig) -> list[list[int]]:

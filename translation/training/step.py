@@ -218,7 +218,6 @@ class StepResult(NamedTuple):
 
     loss: float  # summed, in nats
     tokens: int  # of the target
-    is_check_requested: bool  # by any process
 
 
 @dataclass(frozen=True)
@@ -232,14 +231,11 @@ class TrainingStep:
     device: torch.device
     process_group: ProcessGroup
 
-    def __call__(
-        self, batches: Sequence[SeededBatch], rate: float, *, request_check: bool = False
-    ) -> StepResult:
+    def __call__(self, batches: Sequence[SeededBatch], rate: float) -> StepResult:
         """Make a step of learning rate `rate`.
 
-        `request_check` asks all processes for a check after the step. A process may have no batch
-        in an update of few pairs, and then adds nothing. Raises TranslationError if the loss is not
-        finite, and if another process has ended.
+        A process may have no batch in an update of few pairs, and then adds nothing. Raises
+        TranslationError if the loss is not finite, and if another process has ended.
         """
         self.network.zero_grad()
         loss = 0.0
@@ -250,9 +246,7 @@ class TrainingStep:
             loss_of_batch.backward()
             loss += loss_of_batch.item()
             tokens += batch.tokens
-        own_figures = (loss, tokens, request_check)
-        figures = self.process_group.reduce_gradients(self.network, own_figures)
-        result = StepResult(*figures)
+        result = StepResult(*self.process_group.reduce_gradients(self.network, loss, tokens))
         if not math.isfinite(result.loss):
             raise TranslationError(
                 f"the loss is {result.loss} at the learning rate {rate:.2g}: set training.peak, "
