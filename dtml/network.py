@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from dtml.errors import DtmlError
+from translation.transformer import replace_dropout
 
 # Stock-days that go through a network at once on CPU: their data fit into a core's cache.
 STOCK_DAYS = 960
@@ -146,12 +147,7 @@ class Gaussian(RandomLayer):
 
 def use_generator(model: nn.Module, generator: torch.Generator) -> None:
     """Make all random parts of `model`, torch's own dropout included, draw from this generator."""
-    # torch's own dropout cannot be given a generator, so it is replaced. The list is made first, as
-    # the modules change meanwhile.
-    for module in list(model.modules()):
-        for name, child in module.named_children():
-            if type(child) is nn.Dropout:
-                setattr(module, name, Dropout(child.p).train(child.training))
+    replace_dropout(model, Dropout)  # torch's own cannot be given a generator
     for module in model.modules():
         if isinstance(module, RandomLayer):
             module.generator = generator

@@ -8,7 +8,7 @@ attend".
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -36,6 +36,14 @@ def prepare_cuda() -> None:
     torch.backends.cuda.enable_cudnn_sdp(False)
     torch.backends.cuda.enable_flash_sdp(False)
     torch.backends.cuda.enable_mem_efficient_sdp(False)
+
+
+def replace_dropout(network: nn.Module, kind: Callable[[float], nn.Module]) -> None:
+    """Replace every `nn.Dropout` of a network by a layer of this kind, with the same rate."""
+    for module in list(network.modules()):  # listed first, as the loop replaces modules
+        for name, child in module.named_children():
+            if type(child) is nn.Dropout:
+                setattr(module, name, kind(child.p).train(child.training))
 
 
 def attend(

@@ -95,40 +95,26 @@ def fit_classifier(
 
     Of equals, the first is kept. `protocol` says which stock-days count. The seed draws the columns
     that each split of a boosting may use; the logistic regression has one solution, the same for
-    every seed. Raises DtmlError where no stock-day of one of the spans counts, or where the counted
-    ones of the training span all rise, or all fall.
+    every seed. Stock-days of both spans count; raises DtmlError where those of the training span
+    all rise, or all fall.
     """
-    train_rows = _labelled(train, protocol, "training")
-    validation_rows = _labelled(validation, protocol, "validation")
+    train_rows = _labelled(train, protocol)
+    validation_rows = _labelled(validation, protocol)
     if len(np.unique(train_rows.rises)) < 2:
         raise DtmlError(
-            f"all {len(train_rows.rises)} stock-days that count in {_in_words('training', train)} "
-            "have the same direction, so there is nothing to learn: check the prices of this span"
+            f"all stock-days that count from {train.target[0].date()} to "
+            f"{train.target[-1].date()} have the same direction, so there is nothing to learn: "
+            "check the prices of this span"
         )
     if kind == "logistic_regression":
         return _logistic_regression(train_rows, validation_rows)
     return _boosting(train_rows, validation_rows, seed)
 
 
-def _labelled(windows: Windows, protocol: LabelProtocol, span: str) -> Labelled:
-    """Return the stock-days that count; DtmlError, with the name of the `span`, where none does."""
+def _labelled(windows: Windows, protocol: LabelProtocol) -> Labelled:
     counted = windows.labelled(protocol).numpy()
     x, day_places, stock_places = design(windows, counted)
-    if not len(windows):
-        raise DtmlError(f"the {span} span has no day: give prices that cover it")
-    if not len(x):
-        raise DtmlError(
-            f"no stock-day of {_in_words(span, windows)} counts under the label protocol "
-            f"{protocol!r}: check that the prices of these days have no gaps and change enough for "
-            "a label"
-        )
     return Labelled(x=x, rises=windows.rises().numpy()[day_places, stock_places])
-
-
-def _in_words(span: str, windows: Windows) -> str:
-    """Return the name of a span with its days and its number of stocks, as errors say it."""
-    days = f"{windows.target[0].date()} to {windows.target[-1].date()}"
-    return f"the {span} span ({days}, {len(windows.symbols)} stocks)"
 
 
 def _logistic_regression(train: Labelled, validation: Labelled) -> Fitted:

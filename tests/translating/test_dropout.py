@@ -6,7 +6,8 @@ from torch import nn
 
 from tests.support.bounds import assert_close_in_float32
 from tests.support.translations import drawn
-from translation.training.dropout import FastDropout, use_fast_dropout
+from translation.training.dropout import FastDropout
+from translation.transformer import replace_dropout
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 0.9, 1.0])
@@ -28,7 +29,7 @@ def test_a_share_is_dropped_and_the_rest_is_larger(share: float) -> None:
 
 def test_every_dropout_of_a_network_becomes_one() -> None:
     network = drawn(dropout=0.25)
-    use_fast_dropout(network)
+    replace_dropout(network, FastDropout)
     dropouts = [each for each in network.modules() if isinstance(each, nn.Dropout)]
     assert len(dropouts) > 5
     assert {type(each) for each in dropouts} == {FastDropout}

@@ -72,21 +72,11 @@ class Corpus:
         for number, line in enumerate(lines_of(file), start=1):
             row = line.split("\t")
             if len(row) <= max(self.columns):
-                noun = "column" if len(row) == 1 else "columns"
-                way_out = "separate columns by tabs, or delete the line"
-                if len(row) > 1:  # the numbers of the columns may be wrong
-                    way_out = (
-                        "complete or delete the line, or choose other columns (columns in a "
-                        "recipe, --columns for `dtml translate score`)"
-                    )
-                elif number == 1:  # perhaps no table, but the text of one language
-                    way_out = (
-                        "separate columns by tabs, or name a second file with the translations "
-                        "(target in a recipe, --references for `dtml translate score`)"
-                    )
                 raise UsageError(
-                    f"{file} has {len(row)} {noun} at line {number}, but columns {first} and "
-                    f"{second} (counted from 0) are needed: {way_out}"
+                    f"{file}, line {number}, lacks columns {first} and {second}, counted from 0 "
+                    f"and separated by tabs (it has {len(row)} in all): correct the line, choose "
+                    "other columns (columns in a recipe, --columns for `dtml translate score`), or "
+                    "name a second file with the translations (target in a recipe, --references)"
                 )
             yield row[first], row[second]
         if not number:

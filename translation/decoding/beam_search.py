@@ -373,10 +373,6 @@ class _Beams:
         )
         # A beam with -inf has no translation that could end.
         at_limit = (limits == self.length).unsqueeze(-1) & (self.so_far > -math.inf)
-        not_done = torch.tensor(
-            [not sentence.done for sentence in self.sentences],
-            device=end_scores.device,
-        )
         # Of a sentence's ends and continuations together, as many as it has beams.
         count = self.how.beams
         both_ways = torch.cat([end_scores, continued_scores], dim=-1)
@@ -384,7 +380,7 @@ class _Beams:
         is_best = torch.zeros_like(both_ways, dtype=torch.bool)
         is_best = is_best.scatter(1, best, value=True)
         ending = (is_best[:, :count] & (end_scores > -math.inf)) | at_limit
-        rows, beams = (ending & not_done.unsqueeze(-1)).nonzero(as_tuple=True)
+        rows, beams = ending.nonzero(as_tuple=True)
         token_lists = self.tokens[rows, beams, 1 : self.length + 1].tolist()
         ended_beams = zip(
             rows.tolist(),
@@ -394,6 +390,8 @@ class _Beams:
             strict=True,
         )
         for row, beam, tokens, log_probability in ended_beams:
+            if self.sentences[row].done:
+                continue
             attention = None
             if self.attention is not None:
                 positions = len(self.sentences[row].source) + 1

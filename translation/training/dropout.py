@@ -22,11 +22,3 @@ class FastDropout(nn.Dropout):
         survives = bits >= threshold
         scale = 1 / (1 - self.p) if self.p < 1 else 0.0
         return input * survives.to(input.dtype).mul_(scale)
-
-
-def use_fast_dropout(network: nn.Module) -> None:
-    """Replace every `nn.Dropout` of a network by a `FastDropout`."""
-    for module in list(network.modules()):  # listed first, as the loop replaces modules
-        for name, child in module.named_children():
-            if type(child) is nn.Dropout:
-                setattr(module, name, FastDropout(child.p))

@@ -17,8 +17,9 @@ from translation.out_of_memory import is_out_of_memory
 from translation.training import checkpoints
 from translation.training.checkpoints import Progress, average_weights, load_weights
 from translation.training.distributed import SINGLE_PROCESS, ProcessGroup
-from translation.training.dropout import use_fast_dropout
+from translation.training.dropout import FastDropout
 from translation.training.step import SeededBatch, TrainingStep, batch_loss, optimisers_of
+from translation.transformer import replace_dropout
 
 SEEDS = 2**63  # torch takes seeds below this number
 SHORT_AVERAGE = 3  # the checks of the shorter of the two means that may be saved
@@ -170,7 +171,7 @@ def training_step_of(
     network: nn.Module, config: TrainingConfig, device: torch.device, process_group: ProcessGroup
 ) -> TrainingStep:
     """Move a network to a device, replace its slow layers, and return its training step."""
-    use_fast_dropout(network)
+    replace_dropout(network, FastDropout)
     network.to(device).train()
     return TrainingStep(
         network=network,
