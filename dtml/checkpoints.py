@@ -11,6 +11,8 @@ from dtml.windows import WindowConfig
 from translation import artifacts
 from translation.artifacts import ArtifactError, Card, Tensors
 
+FORMAT = 1  # of the card; a checkpoint of another one is refused
+
 
 @dataclass(frozen=True)
 class Ensemble:
@@ -64,7 +66,7 @@ def checkpoint_hash(ensemble: Ensemble) -> str:
 
 def _card(ensemble: Ensemble) -> Card:
     return {
-        "format": 1,
+        "format": FORMAT,
         "market": ensemble.market,
         "symbols": list(ensemble.symbols),
         "seeds": list(ensemble.seeds),
@@ -89,6 +91,8 @@ def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
     )
     _require_finite(weights, f"checkpoint {file} cannot be used")
     try:
+        if card["format"] != FORMAT:
+            raise KeyError(f"format {card['format']}")
         model_config: Any = CONFIGS[card["network"]]
         return Ensemble(
             market=market,

@@ -82,6 +82,7 @@ CHECKPOINTS = {
     "a setting of another type": checkpoint(model={"hidden": "eight"}),
     "an impossible setting": checkpoint(model={"heads": 0}),
     "stocks that are no list": checkpoint(symbols=5),
+    "another format": checkpoint(format=2),
 }
 
 
