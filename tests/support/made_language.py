@@ -1,13 +1,13 @@
 """Generate parallel text of two invented languages, `xa` and `xb`.
 
-`python -m benchmarks.made_language FOLDER` writes the corpus of the demonstration in
+`python -m tests.support.made_language FOLDER` writes the corpus of the demonstration in
 flows/translating/demo.
 
 Words alone do not suffice to translate: xa does not inflect, xb inflects and puts the verb last. In
-xb, adjectives and articles agree with the gender of
-their noun, the object's article has a case, verbs inflect for tense and number, and a negation has
-two parts. Adjectives precede the noun; adverbs and subordinate clauses precede everything. Some
-verbs have a prefix that is separate in a main clause. Each sentence of xa has one translation.
+xb, adjectives and articles agree with the gender of their noun, the object's article has a case,
+verbs inflect for tense and number, and a negation has two parts. Adjectives precede the noun;
+adverbs and subordinate clauses precede everything. Some verbs have a prefix that is separate in a
+main clause. Each sentence of xa has one translation.
 """
 
 import sys
