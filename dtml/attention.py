@@ -1,8 +1,4 @@
-"""Who looked at whom: the attention between the stocks of a day.
-
-A weight is the share of its attention, 0 to 1, that one stock gives another, or itself. It is not
-symmetric.
-"""
+"""Who looked at whom: the share of its attention, 0 to 1, that a stock gives another, or itself."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,20 +13,14 @@ KEPT = 5  # drivers of a stock
 
 @dataclass(frozen=True)
 class Attention:
-    """The attention between stocks.
-
-    `weights[u, v]` is how much stock u of `symbols` looks at v, NaN where unknown.
-    """
+    """The attention between stocks: `weights[u, v]` is how much u looks at v, NaN unknown."""
 
     symbols: tuple[str, ...]
     weights: Float[ndarray, "stocks stocks"]
 
     @classmethod
     def of(cls, rows: pd.DataFrame) -> "Attention":
-        """Read rows `symbol, source, weight`, each pair at most once.
-
-        A pair without a row has an unknown weight (NaN). Stocks are sorted by symbol.
-        """
+        """Read rows `symbol, source, weight`, one a pair; stocks are sorted, others NaN."""
         symbols = sorted({*rows["symbol"], *rows["source"]})
         weights = rows.pivot(index="symbol", columns="source", values="weight")
         weights = weights.reindex(index=symbols, columns=symbols)
@@ -64,21 +54,14 @@ class Attention:
 
     @cached_property
     def looked_at(self) -> "pd.Series[float]":
-        """Return each stock's mean weight for the others, highest first.
-
-        An unknown weight counts as 0.
-        """
+        """Return each stock's mean weight for the others, highest first; unknown counts as 0."""
         other_stocks = max(len(self.symbols) - 1, 1)
         mean = np.nansum(self.others, axis=0) / other_stocks
         by_symbol = pd.Series(mean, index=list(self.symbols), dtype=float)
         return by_symbol.sort_values(ascending=False, kind="stable")
 
     def drivers(self, most: int = KEPT) -> dict[str, list[tuple[str, float]]]:
-        """Return the other stocks that each stock looks at most, with their weights.
-
-        Each stock has at most `most` of them, and fewer where weights are unknown. The strongest
-        come first, equal ones in the order of `symbols`.
-        """
+        """Return the others, at most `most`, that each stock looks at most, strongest first."""
         # Unknown weights, and those of a stock on itself, come last and are left out below.
         weights = np.where(np.isnan(self.others), -np.inf, self.others)
         order = np.argsort(-weights, axis=1, kind="stable")[:, :most]

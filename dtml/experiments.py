@@ -1,7 +1,4 @@
-"""A market's nightly model and its training, as one value.
-
-A variant is a `dataclasses.replace` of it.
-"""
+"""A market's nightly model and its training, as one value, varied by `dataclasses.replace`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -22,10 +19,7 @@ MINIMUM_TRAIN_DAYS = 64  # fewer days teach nothing
 
 @dataclass(frozen=True)
 class Experiment:
-    """The settings of a training; together with the bars, they decide its result.
-
-    With `warm_start`, the result also depends on the weights of the previous model.
-    """
+    """The settings of a training, which with bars, and a `warm_start`, decide its result."""
 
     windows: WindowConfig = field(default_factory=WindowConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -66,21 +60,18 @@ class Experiment:
 
     @property
     def needed_days(self) -> int:
-        """Return the number of days with a whole window that a training needs at least.
-
-        Settings with which no history is long enough (`_why_too_few`) need no more than they read.
-        """
+        """Return the number of days with a whole window that a training needs at least."""
         left_out = 2 * self.gap_sessions  # before and after the validation days
         trained = min(MINIMUM_TRAIN_DAYS, self.train_sessions or MINIMUM_TRAIN_DAYS)
         return trained + left_out + self.validation_sessions
 
     def spans(self, windows: Windows, as_of: date) -> tuple[Windows, Windows]:
-        """Return the training days, and the validation days that choose the epoch.
+        """Return the training days, and the validation days that choose the epoch, up to the target
+        `as_of`.
 
-        No target is after `as_of`. There are `validation_sessions` validation days, and at most
-        `train_sessions` training days, the last before them. `gap_sessions` days are left out
-        between the two spans, and as many between the validation days and the first day predicted.
-        Raises DtmlError for fewer than `MINIMUM_TRAIN_DAYS` training days.
+        `validation_sessions`, and before them at most `train_sessions`; `gap_sessions` are left out
+        between the two, and before the first day predicted. Raises DtmlError for fewer than
+        `MINIMUM_TRAIN_DAYS`.
         """
         past = windows.between(last=pd.Timestamp(as_of))
         # The outcome of a day is the return to the next session: its horizon is 1.
@@ -114,10 +105,7 @@ class Experiment:
 
 
 def nightly() -> Experiment:
-    """Return the experiment of a night.
-
-    It trains the paper's network with gains shared by all stocks, and stops early.
-    """
+    """Return a night's experiment: the paper's network, shared gains, early stopping."""
     training = TrainingConfig(epochs=15, first_kept_epoch=3, patience=5)
     return Experiment(model=ModelConfig(normalisation="shared"), training=training)
 
@@ -125,10 +113,9 @@ def nightly() -> Experiment:
 def nightly_of(
     overrides: Mapping[str, Any], z_close: ZClose, returns: Returns, max_return: float | None
 ) -> Experiment:
-    """Return `nightly` with a market's settings.
+    """Return `nightly` with a market's settings: `[model]` of its file, and how it reads bars.
 
-    `overrides` are those under `[model]` of its file; the others say how it reads bars. Raises
-    UsageError for an override out of its range.
+    Raises UsageError for an override out of its range.
     """
     bar_settings = {"z_close": z_close, "returns": returns, "max_return": max_return}
     try:
@@ -138,11 +125,9 @@ def nightly_of(
 
 
 def vary(experiment: Experiment, overrides: Mapping[str, Any]) -> Experiment:
-    """Return the experiment with settings replaced by name.
+    """Return the experiment with settings replaced in every part that has one of that name.
 
-    A setting is replaced in every part that has one of that name: the experiment itself, its
-    windows, its model and its training. Names that no part has are ignored. Raises UsageError for a
-    value that a part refuses.
+    Other names are ignored. Raises UsageError for a value that a part refuses.
     """
     parts = {}
     for part in ("windows", "model", "training"):

@@ -1,9 +1,8 @@
-"""The 11 features of a stock in a session.
+"""The 11 features of a stock in a session (section 4.1 of Yoo et al., KDD 2021; Feng et al., IJCAI
+2019).
 
-They are those of section 4.1 of Yoo et al., KDD 2021, after Feng et al., IJCAI 2019. All are
-percentages and read the session's own bar and earlier ones only. A stock's bars are counted one
-after the other: the bar before a halt precedes the bar after it. A feature that lacks a bar it
-needs is missing (NaN).
+All are percentages and read the session's own bar and earlier ones only; the bar before a halt
+precedes the bar after it. NaN where a bar is missing.
 """
 
 from dataclasses import dataclass
@@ -31,8 +30,7 @@ CORPORATE_ACTION = 0.03
 class Panel:
     """Prices of a market on a grid of sessions, in currency units; NaN where there is no bar.
 
-    `adjusted` is the price that returns and averages are taken from: the adjusted close, or the
-    close where the source has no adjusted one.
+    `adjusted` is the adjusted close, or the close where the source has none.
     """
 
     open: Prices
@@ -50,11 +48,10 @@ def returns(panel: Panel, max_return: float = np.inf) -> Prices:
 def features(panel: Panel, *, z_close: ZClose, max_return: float = np.inf) -> Features:
     """Return all features in the order of `FEATURES`, in percent, NaN where history is missing.
 
-    With `z_close="raw"`, the feature of that name is the change of the unadjusted close, as in the
-    paper, even over a split. With "adjusted" it is the same, except where the change of the
-    adjusted price is more than `CORPORATE_ACTION` away: there it is the latter. A change beyond
-    `max_return` counts as a change of the unit of account: no feature reads prices from both sides
-    of it.
+    With `z_close="raw"`, that feature is the change of the unadjusted close, as in the paper, even
+    over a split; with "adjusted" that of the adjusted price, where they are more than
+    `CORPORATE_ACTION` apart. No feature reads prices from both sides of a change beyond
+    `max_return`.
     """
     # [bars stocks]: the session of each bar of a stock, in time; after a stock's bars come the
     # sessions on which it has none.

@@ -13,10 +13,10 @@ from translation.transformer import prepare_cuda
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device named "cpu" or "cuda"; "auto" is CUDA where it is available.
+    """Return the device "cpu" or "cuda", which "auto" is where available, with deterministic
+    operations.
 
-    On CUDA torch then uses deterministic operations where it has them. Raises DtmlError for CUDA on
-    a machine without it.
+    Raises DtmlError for CUDA on a machine without it.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -36,14 +36,12 @@ def name_of(device: torch.device) -> str:
 
 
 def predict(ensemble: Ensemble, windows: Windows, device: torch.device) -> pd.DataFrame:
-    """Return the probability that each observed stock rises on each day, one row a stock-day.
+    """Return the probability that each observed stock rises on each day, one row a stock-day, by
+    day.
 
-    Columns: `as_of, target, symbol, probability, probability_std, lowest, highest, rising_share`.
-    `probability` is the mean over the seeds, in [0, 1], `probability_std` their standard deviation
-    (0 for a single seed), `lowest` and `highest` are the extremes over the seeds, and
-    `rising_share` is the share of the seeds that predict a rise. Rows are ordered by day. Without
-    an observed stock there is no row. Raises DtmlError where the weights do not fit the model, and
-    where the memory of a GPU is too small.
+    Columns: `as_of, target, symbol`, and over the seeds `probability` (mean, in [0, 1]),
+    `probability_std` (0 for one), `lowest, highest`, `rising_share`. Raises DtmlError where weights
+    do not fit the model, and where a GPU's memory is too small.
     """
     members = member_probabilities(ensemble, windows, device)
     mean = members.mean(dim=0)
@@ -74,8 +72,7 @@ def member_probabilities(
 ) -> Float[Tensor, "members days stocks"]:
     """Return the probability of a rise from each member; NaN for stocks that are not observed.
 
-    On CPU a single thread computes. The last bits of a matrix product depend on the number of
-    threads, and the same model must give the same bits on every machine.
+    On CPU by one thread: the last bits of a matrix product depend on their number.
     """
     probabilities = torch.full((len(ensemble.seeds), *windows.observed.shape), torch.nan)
     # A network needs at least one observed stock on every day that it is given.
@@ -101,11 +98,11 @@ def member_probabilities(
 def attention(
     ensemble: Ensemble, windows: Windows, device: torch.device
 ) -> Float[Tensor, "days stocks stocks"]:
-    """Return how much stock u (row) looked at stock v (column) on each day.
+    """Return how much stock u (row) looked at stock v (column) on each day, mean over members and
+    heads.
 
-    The attention is the mean over members and heads. Each row of an observed stock sums to 1; the
-    other rows mean nothing. Every day needs at least one observed stock, and the ensemble a network
-    with attention between stocks: a DTML with its data axis. Raises DtmlError as `predict` does.
+    Rows of observed stocks, of which each day needs one, sum to 1; others mean nothing. For a DTML
+    with its data axis. Raises DtmlError as `predict`.
     """
     days = torch.arange(len(windows)).split(days_at_once(len(windows.symbols), device))
     total = torch.zeros(())
@@ -121,10 +118,9 @@ def attention(
 
 
 def _inputs(windows: Windows, days: Tensor, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the rows, the positions of windows in them and the observed stocks of these days.
+    """Return the rows, the positions of windows in them and the observed stocks of ascending days.
 
-    `days` ascend; the rows are those of all days from the first to the last. They are a copy,
-    because the last bits of a product depend on where in a piece of memory its factors begin.
+    The rows are a copy: the last bits of a product depend on where in memory its factors begin.
     """
     first = int(days[0])
     stop = int(days[-1]) + 1

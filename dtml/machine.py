@@ -1,8 +1,4 @@
-"""Name what computes: the versions, the processor and the device that decide the last bits.
-
-Weights, inputs and seeds fix a result up to rounding. Another version of a library, another
-processor or a GPU may add the same numbers in another order.
-"""
+"""Name what computes: the versions, the processor and the device that decide the last bits."""
 
 import platform
 from importlib.metadata import version
@@ -17,8 +13,7 @@ PROCESSORS = Path("/proc/cpuinfo")  # absent on systems other than Linux
 def computed_by(device: torch.device) -> str:
     """Return what computes on a device here, as `name value` pairs separated by `, `.
 
-    Example: `dtml 0.1.0, Python 3.12.3, torch 2.9.0, numpy 2.3.4, pandas 2.3.3, scikit-learn 1.7.2,
-    processor AMD EPYC 7B13 (AVX2), device cpu`.
+    As `dtml 0.1.0, Python 3.12.3, torch 2.9.0, ..., processor AMD EPYC 7B13 (AVX2), device cpu`.
     """
     pairs = {"dtml": version("dtml-nightshift"), "Python": platform.python_version()}
     pairs["torch"] = torch_build()
@@ -42,19 +37,12 @@ def computed_by(device: torch.device) -> str:
 
 
 def torch_build() -> str:
-    """Return the version of torch with its build, such as 2.11.0+cu130.
-
-    The builds for the CPU and for each CUDA compute with other libraries. The version that pip
-    knows may lack the build.
-    """
+    """Return the version of torch with its build, such as 2.11.0+cu130, which pip may not know."""
     return str(torch.__version__)
 
 
 def changes(then: str | None, now: str) -> str | None:
-    """Say what differs between two texts of `computed_by`; None where they are the same.
-
-    `then` is the earlier text. It is None where none was recorded; the result then says so.
-    """
+    """Say what differs between two texts of `computed_by` (`then` None: not recorded), or None."""
     if then is None:
         return "the versions and the processor that computed it are not recorded"
     pairs_then = _pairs(then)

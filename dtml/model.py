@@ -1,8 +1,7 @@
 """DTML, in the order of the paper's equations (Yoo, Soun, Park, Kang, KDD 2021).
 
 Axes: `days` of a batch, `stocks` of a market, `window` sessions, `features`, `hidden` units. Days
-never see each other. Stocks of one day attend to each other only in the data axis, but the context
-normalisation before it takes one mean and one standard deviation over all of them.
+never see each other; stocks of a day do in the data axis, and in the mean and deviation before it.
 """
 
 from dataclasses import dataclass
@@ -73,10 +72,8 @@ class ModelConfig(NetworkConfig):
 class LSTM(nn.Module):
     """torch's long short-term memory over windows of sessions, with one bias where torch has two.
 
-    Gates are in the order input, forget, output, candidate. `inputs` is the number of values of a
-    session, None for as many as `hidden`. The weights of each of the two maps start uniform in
-    +-1/sqrt(n), where n is the number of values that the map reads; torch's own layer takes
-    +-1/sqrt(hidden) for both.
+    Gates: input, forget, output, candidate. `inputs` is the number of values of a session, None for
+    `hidden`. Weights start uniform in +-1/sqrt(n), n the values that the map reads (torch: hidden).
     """
 
     def __init__(self, hidden: int, inputs: int | None = None) -> None:
@@ -87,10 +84,7 @@ class LSTM(nn.Module):
     def forward(
         self, rows: Float[Tensor, "sessions symbols inputs"], windows: Positions
     ) -> Float[Tensor, "window days symbols hidden"]:
-        """Return the hidden state after each session of each day's window.
-
-        States and memories start from zero.
-        """
+        """Return the hidden state after each session of each day's window, from a start of zero."""
         inputs = rows[windows.mT]  # [window days symbols inputs]
         sequences = inputs[0, ..., 0].numel()  # one for each day and symbol
         begin = rows.new_zeros(1, sequences, self.from_state.in_features)
@@ -108,10 +102,7 @@ class LSTM(nn.Module):
         return states.view(*inputs.shape[:3], -1)  # days and symbols are separate axes again
 
     def _weights_of_torch(self) -> list[Tensor]:
-        """Return the weights in torch's order: of the input, of the state, and two biases.
-
-        The second bias is 0, as this layer has only one.
-        """
+        """Return the weights in torch's order: input, state, and two biases, the second 0."""
         bias = self.from_input.bias
         weights = [
             _in_torchs_order(self.from_input.weight),
@@ -138,10 +129,7 @@ def _in_one_piece(tensors: list[Tensor]) -> list[Tensor]:
 def temporal_attention(
     states: Float[Tensor, "window *batch hidden"],
 ) -> Float[Tensor, "*batch hidden"]:
-    """Sum the states, weighted by their products with the last one (eqs. 1-2).
-
-    The weights are the softmax of these products over the window.
-    """
+    """Sum the states, weighted by the softmax of their products with the last one (eqs. 1-2)."""
     products = (states * states[-1]).sum(dim=-1, keepdim=True)
     weights = products.softmax(dim=0)
     return (weights * states).sum(dim=0)
@@ -150,9 +138,8 @@ def temporal_attention(
 class ContextNormalisation(nn.Module):
     """Centre and scale the contexts of one day over its stocks and units together (eq. 3).
 
-    1e-5 is added to the variance. Gains and offsets have `stocks` rows, with a value for each unit.
-    One row per stock ties the model to a fixed, ordered list of stocks, and nothing else in the
-    network distinguishes stocks. A single row is shared by all stocks, whatever their number.
+    1e-5 is added to the variance. One row of gains and offsets per stock ties the model to a fixed,
+    ordered list, and is all that tells stocks apart; a single row is shared.
     """
 
     def __init__(self, stocks: int, hidden: int) -> None:
@@ -177,8 +164,8 @@ class ContextNormalisation(nn.Module):
 class DTML(Network):
     """The network, from the sessions of a market to each stock's logit of a rise in the next one.
 
-    The attention of eq. 6 is multi-head, as in the published runs, and therefore scaled by
-    sqrt(hidden / heads).
+    The attention of eq. 6 is multi-head, as in the published runs, so scaled by sqrt(hidden /
+    heads).
     """
 
     def __init__(self, config: ModelConfig, stocks: int) -> None:
@@ -204,13 +191,12 @@ class DTML(Network):
     def forward(
         self, rows: Rows, windows: Positions, observed: StockDays, *, need_attention: bool = False
     ) -> tuple[Scores, Float[Tensor, "days heads stocks stocks"] | None]:
-        """Return the logits and, with `need_attention`, the attention.
+        """Return the logits and, with `need_attention` and a data axis, the attention, by looking
+        stock.
 
-        Row u of the attention holds how much stock u looks at every stock; it is None without
-        `need_attention`, and without the data axis. `rows` are features in percent, with the index
-        as the last symbol; `windows` are the positions in them of each day's sessions, oldest
-        first. No stock attends to a stock that is not `observed`, no statistic counts such a stock,
-        and its logit is meaningless. Every day needs at least one observed stock.
+        `rows` are features in percent, with the index as the last symbol; `windows` the positions
+        in them of each day's sessions, oldest first. Stocks not `observed` are neither attended to
+        nor counted, and their logits mean nothing; every day needs one that is.
         """
         transformed = self.transform(rows).tanh()  # feature transformation, once a session
         contexts = temporal_attention(self.lstm(transformed, windows))  # eqs. 1-2
@@ -234,20 +220,14 @@ class DTML(Network):
         return logits
 
     def objective(self, batch: Batch, penalty: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """Return the cross-entropy with selective regularisation (section 3.4).
-
-        Only the last layer is regularised, by `penalty` times its squared norm.
-        """
+        """Return the cross-entropy plus `penalty` times the last layer's square (section 3.4)."""
         logits = self.logits(batch.rows, batch.windows, batch.observed)
         last_layer = self.predict.weight.square().sum() + self.predict.bias.square().sum()
         loss = cross_entropy(logits, batch.rises, batch.counted)
         return loss + penalty * last_layer
 
     def initialise(self, generator: torch.Generator) -> None:
-        """Draw the linear maps, then the offsets of eq. 3.
-
-        So all linear maps get the same numbers with and without offsets.
-        """
+        """Draw the linear maps, then the offsets of eq. 3: the maps are the same without them."""
         super().initialise(generator)
         if self.identity:
             nn.init.normal_(self.normalise.offset, std=self.identity, generator=generator)

@@ -1,7 +1,4 @@
-"""The interface for notebooks.
-
-It gives a market's bars and features, and walks estimators and files of own code forward.
-"""
+"""The interface for notebooks: a market's bars and features, walks of estimators and code."""
 
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
@@ -41,10 +38,8 @@ CURVE_HEIGHT = 80  # of the drawn curve, in units of its view box
 class Walked:
     """The scores of an estimator on the days of a walk, and their quality.
 
-    `scores` has a row for each session and a column for each stock, and so has `outcome`, the
-    returns over `leg`. `figures` has a row for each of `dtml.evaluation.ranking.FIGURES`, with the
-    columns value, low and high. `daily` has the rank IC and the decile spread of each session, of
-    the stocks that have both a score and an outcome.
+    `scores` and `outcome`, returns over `leg`: sessions by stocks. `figures`: value, low, high of
+    `dtml.evaluation.ranking.FIGURES`. `daily`: rank IC and decile spread of each session.
     """
 
     def __init__(self, name: str, scores: pd.DataFrame, outcome: pd.DataFrame, leg: Leg) -> None:
@@ -105,11 +100,9 @@ class Walked:
 class Study:
     """A market's good bars, `bars`, and the features and outcomes of each day's constituents.
 
-    The features are those that the built-in rankers read. `market` is a name, or the path of a TOML
-    file. Bars come from the files `prices` and `index`, or without `prices` from the market's own
-    source. Bars are from `first` to `last`, or to the last closed session if that is earlier or
-    `last` is None. `leg` names the return to be ranked. `outcomes` holds these returns, a row a
-    session and a column a stock, NaN where there is none.
+    `market` is a name or a TOML file. Bars come from the files `prices` and `index`, else the
+    market's source, from `first` to `last` (None: the last closed session). `outcomes`: returns
+    over `leg`, sessions by stocks, NaN unknown.
     """
 
     def __init__(
@@ -156,9 +149,9 @@ class Study:
     def features(self, day: Day | None = None, code: str | Path | None = None) -> pd.DataFrame:
         """Return the features as of a day (None: the last), a row a stock.
 
-        They are the ranks of the built-in features, -0.5 to 0.5, or, with `code`, the values of the
-        features in a file of your own, computed from the bars up to that day. Raises KeyError for a
-        day that is no session of the bars, and DtmlError where that file cannot be read or fails.
+        Ranks of the built-in ones, -0.5 to 0.5, or with `code` the values of your own file's.
+        Raises KeyError for a day that is no session, DtmlError where that file cannot be read or
+        fails.
         """
         sessions = self._panel.sessions
         row: Any = len(sessions) - 1 if day is None else sessions.get_loc(pd.Timestamp(day))
@@ -177,11 +170,10 @@ class Study:
     def walk(self, estimator: Any, first: Day, last: Day | None = None) -> Walked:
         """Walk forward from `first` to `last` (None: the last session); return scores and quality.
 
-        The estimator is a scikit-learn estimator, a torch module, the path of a file of your own,
-        or the name of a rule. Every 63 sessions it is trained again on the outcomes known by then;
-        a rule is not trained. Raises DtmlError where no day can be ranked, where the bars end
-        before `last`, where there are, even for a rule, too few sessions before `first`, and where
-        your own file cannot be read or fails.
+        The estimator is scikit-learn's, a torch module, the path of your own file, or a rule's
+        name. It is trained every 63 sessions on the outcomes known. Raises DtmlError where no day
+        can be ranked, too few sessions precede `first`, the bars end before `last`, or your file
+        fails.
         """
         history = self._history
         last_day = pd.Timestamp(last or self._panel.sessions[-1])
@@ -233,10 +225,9 @@ def _own(code: str | Path) -> IsolatedCode:
 
 
 def _good_bars(market: Market, source: Source, start: date, end: date) -> pd.DataFrame:
-    """Fetch the bars of a market and its index, and return those that pass its checks.
+    """Fetch a market's bars and index, and return those that pass its checks.
 
-    Symbols that the source does not deliver, and refused bars, are left out without a word. Where
-    no source has the index (`of_constituents`), it is computed from the accepted bars.
+    Where no source has the index (`of_constituents`), it is computed.
     """
     index = market.index
     symbols = market.symbols

@@ -35,9 +35,8 @@ TOLERANCE = 1e-3
 def self_test(device: torch.device, folder: Path) -> str:
     """Train, interrupt, resume and predict on `device`; say how far that is from the CPU.
 
-    `folder` keeps the state of the interrupted training. Raises DtmlError when a resumed training
-    ends differently from an uninterrupted one, or the probabilities are not those of the CPU. On
-    the CPU they must be equal to the last bit, on another device within `TOLERANCE`.
+    Raises DtmlError when the resumed training ends differently, or the probabilities differ from
+    the CPU's: by a bit on the CPU, by `TOLERANCE` elsewhere.
     """
     cpu = torch.device("cpu")
     allowed = 0.0 if device == cpu else TOLERANCE
@@ -88,11 +87,7 @@ def _windows() -> Windows:
 def _trained(
     device: torch.device, folder: Path | None = None, on_epoch: EpochReport = no_report
 ) -> list[Fit]:
-    """Train the members of seeds 1 and 2, small ones, on the random days of `_windows`.
-
-    With a `folder`, their state is saved there after each epoch, and a training that finds a state
-    there resumes from it. `on_epoch` is called after each epoch of a member.
-    """
+    """Train small members of seeds 1 and 2 on random days, resuming from a `folder`."""
     # Without dropout, for which a GPU and a CPU would draw different random numbers.
     model = ModelConfig(features=FEATURES, hidden=8, heads=2, dropout=0.0)
     training = TrainingConfig(

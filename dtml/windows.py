@@ -1,7 +1,7 @@
 """From bars to windows: what a model may see of each day, and the movement that followed.
 
-A window for the session `target` holds the rows of the sessions up to `as_of`, the session before
-it on the exchange. Later prices are used only for the movement, which is the label.
+A window for the session `target` holds the rows up to `as_of`, the session before it; later prices
+are used only for the movement, which is the label.
 """
 
 import hashlib
@@ -50,10 +50,9 @@ class WindowConfig:
 class Windows:
     """Windows of consecutive days: day d sees the rows d .. d + window - 1.
 
-    `rows` hold features in percent, with the index as the last symbol; one that is missing is 0.
-    `observed` says which stocks a model may use on a day: their windows, and that of the index,
-    lack no feature. `movement` is the adjusted return from `as_of` to `target` as a ratio minus 1,
-    NaN where it is not known. `as_of` and `target` are sessions.
+    `rows` hold features in percent, the index last, missing 0. `observed`: windows of stock and
+    index lack no feature. `movement` is the adjusted return from `as_of` to `target`, a ratio minus
+    1, NaN unknown.
     """
 
     rows: Float[Tensor, "sessions symbols features"]
@@ -84,10 +83,7 @@ class Windows:
 
     @property
     def digest(self) -> str:
-        """Return the SHA-256 of all inputs of a model.
-
-        These are symbols, sessions, features, and which stocks are observed.
-        """
+        """Return the SHA-256 of symbols, sessions, features, and which stocks are observed."""
         sessions = [str(day.date()) for day in self.as_of]
         digest = hashlib.sha256(repr([self.symbols, sessions]).encode())
         for tensor in (self.stocks, self.index, self.observed):
@@ -121,19 +117,12 @@ class Windows:
         return replace(self, observed=self.observed & torch.from_numpy(constituents))
 
     def labelled(self, protocol: LabelProtocol) -> Bool[Tensor, "days stocks"]:
-        """Return which stock-days count under a protocol.
-
-        They are observed and have a known movement that the protocol counts.
-        """
+        """Return which stock-days count: observed, with a movement that the protocol counts."""
         counted = labelled(self.movement.numpy(), protocol)
         return self.observed & torch.from_numpy(counted)
 
     def rises(self) -> Bool[Tensor, "days stocks"]:
-        """Return whether the return is above zero; a tie is a fall.
-
-        For a stock-day that the paper labels, this is its label. Where the return is not known,
-        it is false.
-        """
+        """Return whether the return is above zero: the label of labelled ones; false unknown."""
         return self.movement > 0
 
 
@@ -147,14 +136,11 @@ def build_windows(
 ) -> Windows:
     """Return the windows of all days from the first to the last for which the bars suffice.
 
-    `bars` is the long frame `symbol, session, open, high, low, close, adj_close`; `sessions` are
-    the sessions of the exchange from the first bar to at least one after the last. Days are
-    sessions on which the index and a quorum of the stocks have a bar (`_grid`), and the target of
-    the last day may follow the last bar. Bars of stocks that nobody `traded` do not count. The bars
-    suffice for a day with a whole window of the index and of at least one stock. A stock without a
-    whole window is not `observed` on that day. Days between the first and the last are kept even if
-    the bars do not suffice for them; on such a day no stock is observed. Raises DtmlError where the
-    bars suffice for no day.
+    `bars` is the long frame `symbol, session, open, high, low, close, adj_close`; `sessions` reach
+    to at least one after the last. Days are sessions on which the index and a quorum of stocks have
+    a bar that was `traded` (`_grid`). Bars suffice with a whole window of the index and of a stock;
+    other stocks, and days between without, are not `observed`. Raises DtmlError where they suffice
+    for no day.
     """
     bars = _counted_bars(bars, index_symbol)
     grid = _grid(bars, sessions, symbols, index_symbol)
@@ -196,10 +182,9 @@ def _has_whole_window(values: Features, window: int) -> Bool[ndarray, "sessions 
 
 
 def _days_with_a_window(complete: Bool[ndarray, "sessions symbols"]) -> Int[ndarray, " days"]:
-    """Return all positions from the first to the last day that has a window.
+    """Return all positions from the first to the last day with a window; none where none has.
 
-    A day has a window when the index, the last symbol, and at least one stock are `complete`. Days
-    between the two may have none. The result is empty where no day has one.
+    A window needs the index, the last symbol, and a stock to be `complete`.
     """
     has_index = complete[:, -1]
     has_stock = complete[:, :-1].any(axis=1)
@@ -250,10 +235,7 @@ def panel_on(
 def _movement(
     panel: Panel, grid: pd.DatetimeIndex, sessions: pd.DatetimeIndex, max_return: float
 ) -> Prices:
-    """Return the return to the next session of the exchange.
-
-    It is missing (NaN) where that session is not on the grid, and where `returns` gives none.
-    """
+    """Return the return to the exchange's next session; NaN off the grid or without one."""
     following = np.full_like(panel.adjusted, np.nan)
     following[:-1] = returns(panel, max_return)[1:]
     # A row whose next row skips a session of the exchange has the return over several sessions.

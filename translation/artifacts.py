@@ -32,7 +32,7 @@ def write(file: Path, tensors: Mapping[str, Tensor], card: Mapping[str, Any]) ->
 def read(file: Path, sha: str | None = None) -> tuple[Tensors, Card]:
     """Return the tensors and the card of a file, whose SHA-256 must be `sha`, if given.
 
-    The values of the tensors stay on the disk until they are used.
+    Tensors stay on the disk until they are used.
     """
     try:
         if sha is not None and (actual := sha256(file)) != sha:

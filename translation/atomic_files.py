@@ -18,11 +18,8 @@ UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)  # by the kernel or by
 def write_whole(file: Path, write: Callable[[Path], object]) -> None:
     """Write `file` atomically, even with several writers or a power cut.
 
-    `write` gets the path of a temporary file beside `file` and must fill this file, which then
-    replaces `file`, even a symbolic link. The temporary file is locked: other writers of `file`
-    wait. If `write` raises, the temporary file is deleted and `file` stays as it was. If a writer
-    is killed, the next one overwrites its temporary file. Folders above `file` are made where
-    missing.
+    `write` fills a temporary file beside it, which then replaces `file`, even a symbolic link;
+    other writers wait. If `write` raises, `file` stays. Folders above are made.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f"{file.name}.partial")
@@ -47,10 +44,8 @@ def write_folder_whole(
 ) -> None:
     """Write `folder` atomically, as `write_whole` does a file.
 
-    `fill` gets an empty folder beside it, .NAME.partial. If `replaces`, a folder that is already
-    there is exchanged for the new one, in one step where the system can (`_exchange`). Otherwise
-    OSError is raised, after `fill`, for one that has files; an empty one is replaced. A symbolic
-    link stays, and the folder that it names is written.
+    `fill` gets an empty folder beside it, .NAME.partial. If `replaces`, a folder with files is
+    exchanged (`_exchange`); otherwise OSError is raised, after `fill`. A symbolic link stays.
     """
     folder = folder.resolve()
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -89,10 +84,7 @@ def write_folder_whole(
 
 
 def _open_locked(partial: Path, open_partial: Callable[[], int]) -> int:
-    """Return a descriptor of the temporary path `partial`, once this process alone has locked it.
-
-    `open_partial` opens the path, which it creates if needed, and returns a descriptor.
-    """
+    """Return a descriptor of `partial`, opened by `open_partial`, once it is locked."""
     while True:
         descriptor = _lock(open_partial())
         with suppress(FileNotFoundError):
@@ -128,11 +120,7 @@ def sync(folder: Path) -> None:
 
 
 def _exchange(new: Path, old: Path) -> None:
-    """Swap two folders in one step.
-
-    Where the system cannot do this, put `new` in place of `old`, which is missing for a moment, and
-    delete what `old` held. No folder is left at `new` then.
-    """
+    """Swap two folders in one step, or put `new` in place of `old`; none is left at `new` then."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is not None:
         failed = rename(

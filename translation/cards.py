@@ -1,7 +1,4 @@
-"""Read the card of a model: its languages, its sizes, and how it was trained.
-
-This file needs no torch.
-"""
+"""Read the card of a model, without torch: its languages, its sizes, and how it was trained."""
 
 import json
 from collections.abc import Mapping
@@ -19,10 +16,9 @@ RESTORE = "restore it, or train the model again"
 class Card:
     """Describe a model.
 
-    `size` is the name of its network's size, such as tiny. `network` has the configuration that the
-    network's kind takes (`translation.models.KINDS`). `tokenizer_hashes` are those of the source's
-    and the target's vocabulary. `made` says how the model was trained, and with which figures on
-    the validation set.
+    `size` is a name such as tiny, `network` the configuration of its kind
+    (`translation.models.KINDS`), `tokenizer_hashes` source's and target's. `made`: how it was
+    trained, and figures on the validation set.
     """
 
     name: str
@@ -88,11 +84,7 @@ def _weights(card: Card) -> str:
 
 
 def read_card(folder: Path) -> Card:
-    """Read the card of a model.
-
-    Raises UsageError if there is no model, and TranslationError if the card cannot be read or is
-    damaged.
-    """
+    """Read a model's card; UsageError without a model, TranslationError if damaged."""
     if not (folder / CONFIG).exists():
         raise UsageError(
             f"there is no model in {folder}: name the folder of a trained model, which has the "

@@ -1,6 +1,6 @@
 """Definitions: TOML files of which each table is a pydantic dataclass.
 
-A mistake in a file is one line: the file, the key, what is expected there and what was found.
+A mistake is one line: the file, the key, what is expected there and what was found.
 """
 
 import difflib
@@ -89,10 +89,7 @@ class Definition:
 def checked_settings(
     config: type, values: dict[str, Any], left_out: Collection[str] = (), **more: Any
 ) -> None:
-    """Check that keys of a table are fields of a configuration, of which any may be left out.
-
-    `more` are the types of keys that the table has besides.
-    """
+    """Check that keys of a table are fields of a configuration, or `more`; any may be left out."""
     types = {name: kind for name, kind in get_type_hints(config).items() if name not in left_out}
     types |= more
     refuse_unknown(values, types)
@@ -147,10 +144,7 @@ FilePath = Annotated[Path, BeforeValidator(_beside_the_file)]
 
 
 def parse(file: Path, text: str | None, error: Callable[[str], Exception]) -> dict[str, Any]:
-    """Return the contents of a TOML file, or of its `text` where that is given.
-
-    Raises `error` if the file cannot be read, or is not TOML.
-    """
+    """Return the contents of a TOML file, or of its `text`; raises `error` if that cannot be."""
     try:
         if text is None:
             # Windows editors may put a byte order mark first, which TOML does not allow.
@@ -183,7 +177,7 @@ def checked(
 def mistake(problem: ValidationError, values: Mapping[str, Any]) -> str:
     """Say in one line what is wrong in a table: the key, what is expected, and what it has.
 
-    Of several mistakes, an unknown key is said first: another key may be missing for it.
+    An unknown key first: another may be missing for it.
     """
     found = [
         (_key(error, values), error.get("ctx", {}).get("error"), error)
@@ -224,10 +218,7 @@ def expectation(error: Any) -> str:
 
 
 def _key(error: Any, values: Any) -> list[str]:
-    """Return the key of an error as the file has it, in parts.
-
-    Pydantic's location also has the alternatives of a value, which are no keys of the file.
-    """
+    """Return the key of an error as the file has it, without pydantic's alternatives of a value."""
     parts = []
     for part in error["loc"]:
         if isinstance(part, int) and isinstance(values, list):

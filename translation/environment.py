@@ -22,10 +22,7 @@ VARIABLES: Mapping[str, str] = {
 
 
 def prepare_output() -> None:
-    """Write as `\\u20ac` what the encoding of standard output and error lacks; call it first.
-
-    By default it would end the program.
-    """
+    """Write as `\u20ac` what the encoding of standard output and error lacks, instead of ending."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # not where a test has replaced it
             stream.reconfigure(errors="backslashreplace")
@@ -47,11 +44,7 @@ WINDOWS = (
 
 
 def exit_on_windows() -> None:
-    """Exit with code 1 and one line on standard error if the system is Windows.
-
-    Call it before the first import of a module that imports fcntl, such as
-    `translation.atomic_files`: that import would end in a traceback.
-    """
+    """Exit with code 1 and one line on Windows, before a module that imports fcntl."""
     if sys.platform == "win32":
         sys.exit(WINDOWS)
 

@@ -16,10 +16,7 @@ class UsageError(TranslationError):
 
 
 def unreadable(file: Path, error: OSError, restore: str) -> TranslationError:
-    """Return the error to raise for a file that cannot be read; `restore` says how to replace it.
-
-    It is not to be replaced if only its permissions are wrong.
-    """
+    """Return the error for an unreadable file; `restore` says how, unless permissions are wrong."""
     way_out = restore
     if isinstance(error, PermissionError):
         way_out = "correct the permissions of the file and of its folder"

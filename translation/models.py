@@ -1,7 +1,4 @@
-"""Save and load a model as a folder of configuration, weights and tokenizers.
-
-Loading them runs no code from the folder.
-"""
+"""Save and load a model as a folder of configuration, weights and tokenizers, which run no code."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -87,8 +84,7 @@ EPOCHS_NEEDED = 5.0
 def size_for(pairs: int, epochs: Callable[[str], float] | None = None) -> str:
     """Return the largest named size that suits a corpus of `pairs` pairs of sentences.
 
-    `epochs` returns how often a network of a size can read all pairs in the available time. It is
-    None if the time is not limited.
+    `epochs` returns how often a size can read all pairs in the time; None: no limit.
     """
     for size, pairs_needed in PAIRS_NEEDED.items():  # the largest size first
         if pairs < pairs_needed:
@@ -139,8 +135,7 @@ def incremental_decoder(network: nn.Module) -> IncrementalDecoder:
 def network_config(kind: str, values: Mapping[str, Any]) -> NetworkConfig:
     """Return the configuration of a network.
 
-    Raises UsageError for an unknown kind, an unknown or missing setting, and for an RNN's values
-    that cannot work.
+    Raises UsageError for an unknown kind, an unknown or missing setting, and impossible values.
     """
     if kind not in KINDS:
         raise UsageError(
@@ -156,11 +151,7 @@ def network_config(kind: str, values: Mapping[str, Any]) -> NetworkConfig:
 
 
 def build_network(kind: str, values: Mapping[str, Any]) -> nn.Module:
-    """Build a network with new weights.
-
-    Raises UsageError for an unknown kind or an impossible configuration, and also where torch has
-    no memory for the weights.
-    """
+    """Build a network with new weights; errors as `network_config`, and without memory."""
     config = network_config(kind, values)
     try:
         return config.build()
@@ -172,10 +163,9 @@ def build_network(kind: str, values: Mapping[str, Any]) -> nn.Module:
 
 
 def save_model(folder: Path, model: Model) -> Card:
-    """Save a model atomically, in place of an earlier one in `folder`.
+    """Save a model atomically; return its card, with the hash of the weights.
 
-    Returns the model's card as it was written, with the hash of the weights. Raises
-    TranslationError, which names the parameter, for a weight that is NaN or infinite.
+    Raises TranslationError, naming the parameter, for a weight that is not finite.
     """
     fault = not_finite(model.network.state_dict())
     if fault is not None:
@@ -200,9 +190,8 @@ def save_model(folder: Path, model: Model) -> Card:
 def load_model(folder: Path, device: torch.device) -> Model:
     """Load a model for evaluation.
 
-    Raises UsageError if the folder has no model, or if this version cannot build the network that
-    the card describes. Raises TranslationError for a file that is missing, damaged or other than
-    the card describes.
+    Raises UsageError without a model or for another version's network, TranslationError for a
+    missing or damaged file.
     """
     card = read_card(folder)
     source_hash, target_hash = card.tokenizer_hashes

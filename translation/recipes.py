@@ -72,9 +72,8 @@ OF_TOKENS = ("source_vocabulary", "target_vocabulary", "shared_embeddings")
 class Recipe:
     """Describe the corpora of a model and its training.
 
-    A `size` of None is chosen from the corpus (`translation.data.corpus_cache`), a `vocabulary` of
-    None from the size. `network` and `training` have only what the file sets; `network_for` and
-    `training_for` add the defaults.
+    A `size` of None is chosen from the corpus, a `vocabulary` from the size. `network` and
+    `training` have what the file sets; `network_for` and `training_for` add defaults.
     """
 
     name: str
@@ -98,20 +97,16 @@ class Recipe:
         return VOCABULARY[size] if self.vocabulary is None else self.vocabulary
 
     def network_for(self, size: str) -> dict[str, Any]:
-        """Return the network's configuration without vocabularies.
-
-        An RNN has twice the width of a Transformer of that size, and the same dropout.
-        """
+        """Return the network's configuration without vocabularies; an RNN is twice as wide."""
         defaults = dict(SIZES[size])
         if self.kind == "rnn":
             defaults = {"d_model": 2 * defaults["d_model"], "dropout": defaults["dropout"]}
         return {**defaults, "shared_embeddings": self.joint, **self.network}
 
     def training_for(self, size: str) -> TrainingConfig:
-        """Return the settings of the training; raises UsageError for impossible ones.
+        """Return the settings of the training, by size, budget, schedule and kind where not set.
 
-        What the file leaves out follows from the size, the budget, the schedule and the kind of
-        network.
+        Raises UsageError for impossible ones.
         """
         defaults = dict(TRAININGS[size])
         if "minutes" in self.training:
@@ -124,11 +119,10 @@ class Recipe:
         return TrainingConfig(**settings)
 
     def key(self, size: str, corpus_hash: str, number: int = 0) -> str:
-        """Return a hash of the corpus and the settings that a resumed training must have in common.
+        """Return a hash of corpus and settings that a resumed training must share.
 
-        `check_every` is left out: it may change when a training resumes. So may the budget,
-        `updates` and `minutes`, with the schedule inverse_sqrt. `number` is the position of the
-        seed among the recipe's seeds, from 0 on.
+        Not `check_every`, nor, with inverse_sqrt, `updates` and `minutes`. `number` is the seed's,
+        from 0.
         """
         training = asdict(self.training_for(size))
         training["seed"] += number
@@ -222,10 +216,7 @@ class RecipeFile(Definition):
 
 
 def read_recipe(file: Path) -> Recipe:
-    """Read a recipe from a TOML file; its paths are relative to the file.
-
-    Raises UsageError for any mistake in the file; the corpora are not read.
-    """
+    """Read a recipe, to which its paths are relative; raises UsageError for any mistake."""
     said = checked(RecipeFile, parse(file, None, UsageError), file, UsageError)
     network, training = dict(said.network), dict(said.training)
     recipe = Recipe(
@@ -269,10 +260,7 @@ def _corpus(file: Path, table: str, files: CorpusFiles) -> Corpus:
 
 
 def _refuse_impossible(file: Path, recipe: Recipe) -> None:
-    """Raise UsageError for values of the right type that cannot work together.
-
-    Without a size, which is chosen later from the corpus, the settings are tried with that of tiny.
-    """
+    """Raise UsageError for values that cannot work together, by default with the size tiny."""
     size = recipe.size or "tiny"
     network = recipe.network_for(size)
     network["source_vocabulary"] = SMALLEST  # the corpus is not read yet; any number will do

@@ -1,9 +1,7 @@
 """Score translations: BLEU and chrF of sacreBLEU, with intervals and comparisons by bootstrap.
 
-The bootstrap is that of Koehn (2004). BLEU is cased, on detokenised text. Translations and
-references are composed first (`translation.data.languages`), so that only what they say counts.
-The tokenizer is sacreBLEU's 13a, or single characters where the language is written without spaces
-(`translation.data.languages`); the signature says which.
+The bootstrap is that of Koehn (2004). BLEU is cased, on detokenised, composed text; the tokenizer
+is 13a, or single characters (`translation.data.languages`), as the signature says.
 """
 
 from collections.abc import Sequence
@@ -64,9 +62,8 @@ def score(
 ) -> Score:
     """Score translations into `language`, a code such as en or pt-BR, against one reference each.
 
-    The BLEU is sacreBLEU's own, of the `tokenizer`, by default that of the language. Its 95 %
-    interval is that of `resamples` corpora, each of as many sentences drawn with replacement.
-    Raises UsageError if the tokenizer is not installed.
+    The 95 % interval is of `resamples` corpora of sentences drawn with replacement. Raises
+    UsageError if the tokenizer is not installed.
     """
     outputs = [composed(text) for text in hypotheses]
     expected = [composed(text) for text in references]
@@ -102,10 +99,8 @@ def compare(
 ) -> Comparison:
     """Compare two systems' translations of the same sentences by paired bootstrap (Koehn, 2004).
 
-    Both are scored on the same resampled corpora, with `tokenizer` or, without one, the tokenizer
-    that `score` would choose. `p` is two-sided: the share of resampled differences at least as far
-    from their mean as the observed difference is from 0, with one added to both counts. Raises
-    UsageError as `score` does.
+    `p` is two-sided: the share of resampled differences at least as far from their mean as the
+    observed one from 0, with one added to both counts. Raises UsageError as `score`.
     """
     expected = [composed(text) for text in references]
     chosen = tokenizer or tokenizer_of(language, expected)
@@ -126,11 +121,9 @@ def compare(
 
 
 def bleu_metric(tokenizer: BleuTokenizer, *, of_sentences: bool = False) -> BLEU:
-    """Return sacreBLEU's metric BLEU with a tokenizer.
+    """Return sacreBLEU's metric BLEU with a tokenizer, `of_sentences` with an effective order.
 
-    `of_sentences` says that it will score single sentences. sacreBLEU then leaves out n-grams that
-    are longer than the sentence (an effective order), and would otherwise log a warning. Raises
-    UsageError for a tokenizer whose dictionary is not installed.
+    Raises UsageError for a tokenizer whose dictionary is not installed.
     """
     try:
         return BLEU(tokenize=tokenizer, effective_order=of_sentences)
@@ -143,10 +136,7 @@ def bleu_metric(tokenizer: BleuTokenizer, *, of_sentences: bool = False) -> BLEU
 
 
 def _statistics(hypotheses: Texts, references: Texts, tokenizer: BleuTokenizer) -> Statistics:
-    """Return the statistics of each sentence, `[sentences, 2 + 2 * ORDER]`.
-
-    The texts must be in the composed form already.
-    """
+    """Return the statistics of each sentence of composed texts, `[sentences, 2 + 2 * ORDER]`."""
     metric = bleu_metric(tokenizer, of_sentences=True)  # only its counts are used
     rows: list[list[int]] = []
     for hypothesis, reference in zip(hypotheses, references, strict=True):
@@ -156,11 +146,7 @@ def _statistics(hypotheses: Texts, references: Texts, tokenizer: BleuTokenizer) 
 
 
 def _resampled(statistics: Statistics, resamples: int, seed: int) -> Statistics:
-    """Return the statistics of corpora drawn with replacement, `[resamples, 2 + 2 * ORDER]`.
-
-    Those of a corpus are the sums over its sentences. With the same seed, the same sentences are
-    drawn for every system.
-    """
+    """Return the sums over corpora drawn with replacement, the same for every system."""
     random = np.random.default_rng(seed)
     count = len(statistics)
     resampled: list[Statistics] = []

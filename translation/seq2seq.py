@@ -1,9 +1,8 @@
 """RNN encoder-decoders, the networks before the Transformer, with attention and without.
 
-"none" is the sequence to sequence learning of Sutskever et al. (NeurIPS 2014), "additive" the
-attention of Bahdanau et al. (ICLR 2015), "dot" that of Luong et al. (EMNLP 2015); each attention
-may be structured (Kim et al., ICLR 2017). They have the interface of
-`translation.transformer.Transformer`. Every RNN is an LSTM.
+"none": Sutskever et al. (NeurIPS 2014), "additive": Bahdanau et al. (ICLR 2015), "dot": Luong et
+al. (EMNLP 2015); each attention may be structured (Kim et al., ICLR 2017). They have the interface
+of `translation.transformer.Transformer`. Every RNN is an LSTM.
 """
 
 import math
@@ -24,10 +23,7 @@ EMBEDDING_RANGE = 0.1  # initial embeddings are uniform in +- this
 
 @dataclass(frozen=True)
 class RecurrentConfig:
-    """Sizes of the network, by default for small corpora.
-
-    `d_model` is the width of embeddings and hidden states.
-    """
+    """Sizes of the network, by default for small corpora; `d_model` of all its states."""
 
     source_vocabulary: int
     target_vocabulary: int
@@ -57,11 +53,11 @@ class EncodedSource:
 
 
 class Attention(nn.Module):
-    """Context = sum_i a_i h_i over the encoder's states h.
+    """Context = sum_i a_i h_i over the encoder's states h, a = softmax(score) or marginals of a
+    chain.
 
-    The weights a are softmax(score) or the marginals of a chain. "dot": score(s, h) = s . h, not
-    scaled. "additive": score(s, h) = W_a^T tanh(W_b s + W_c h), whose tanh takes `[sentences,
-    queries, source positions, d_model]` of memory.
+    "dot": score(s, h) = s . h, not scaled. "additive": W_a^T tanh(W_b s + W_c h), whose tanh takes
+    `[sentences, queries, source positions, d_model]` of memory.
     """
 
     def __init__(
@@ -81,10 +77,11 @@ class Attention(nn.Module):
         return keys
 
     def forward(self, query: Tensor, source: EncodedSource) -> tuple[Tensor, Tensor]:
-        """Return the context of each query, and the weights over the source.
+        """Return the context of each query, `[rows, positions, d_model]`, and weights over the
+        source.
 
-        Queries and contexts are `[rows, positions, d_model]`, the weights `[rows, positions, source
-        positions]`. Rows are sentences, or the beams of each sentence one after the other.
+        Rows are sentences, or the beams of each one after the other; weights `[rows, positions,
+        source positions]`.
         """
         rows, positions, width = query.shape
         # [sentences, beams * positions, d_model]: all queries of a sentence share its memory.
@@ -102,12 +99,11 @@ class Attention(nn.Module):
 
 
 class Decoder(nn.Module):
-    """An LSTM over the target, with no attention or that of Luong et al.
+    """An LSTM over the target, with no attention or that of Luong et al., from the encoder's last
+    state.
 
-    Its first state is the encoder's last one. Without attention, this is all that it knows of the
-    source. With attention, it first runs over all positions and then attends from all at once: out
-    = tanh(W [context; s]). Luong et al. also feed that output into the next step; this is left out,
-    as the recurrence would have to wait for the attention.
+    It first runs over all positions, then attends from all at once: out = tanh(W [context; s]).
+    Luong et al. also feed that into the next step; here the recurrence need not wait for it.
     """
 
     def __init__(self, config: RecurrentConfig) -> None:
@@ -122,11 +118,7 @@ class Decoder(nn.Module):
     def forward(
         self, x: Tensor, state: LstmState, source: EncodedSource
     ) -> tuple[Tensor, Weights, LstmState]:
-        """Map embedded tokens `[rows, positions, d_model]` to outputs of the same shape.
-
-        Returns the weights of attention too, None without attention, and the state after the last
-        position.
-        """
+        """Map embedded tokens `[rows, positions, d_model]` to outputs, weights, last state."""
         hidden, state = self.recurrence(x, state)
         if self.attention is None:
             return hidden, None, state
@@ -136,12 +128,10 @@ class Decoder(nn.Module):
 
 
 class BahdanauDecoder(nn.Module):
-    """An LSTM that attends from its last state before it reads each token.
+    """An LSTM that attends from its last state before it reads each token, with the context.
 
-    It reads the context together with the token. The first layer attends; layers above run over its
-    states. The output is tanh(W [context; s]), as in `Decoder`, in place of Bahdanau's maxout: so
-    the two decoders differ only in how and when they attend. Positions are computed one by one, as
-    each needs the state before.
+    The first layer attends. The output is tanh(W [context; s]), as in `Decoder`, in place of
+    Bahdanau's maxout: the two differ only in how and when they attend.
     """
 
     def __init__(self, config: RecurrentConfig) -> None:
@@ -186,8 +176,8 @@ class BahdanauDecoder(nn.Module):
 class RecurrentTranslator(nn.Module):
     """An encoder-decoder of LSTMs; token 0 is padding, on either side, and changes no output.
 
-    The encoder runs in both directions, each half of d_model wide; the last states of both
-    directions, layer by layer, are the decoder's first state.
+    The encoder runs in both directions, each half of d_model wide; their last states, layer by
+    layer, are the decoder's first.
     """
 
     def __init__(self, config: RecurrentConfig) -> None:
@@ -206,10 +196,7 @@ class RecurrentTranslator(nn.Module):
         _initialise(self)
 
     def encode(self, source: Tensor) -> tuple[EncodedSource, LstmState]:
-        """Encode `[sentences, source positions]` tokens.
-
-        Returns the encoded source, to which the decoder attends, and the decoder's first state.
-        """
+        """Encode `[sentences, source positions]` tokens; return them, and the first state."""
         real = source != PADDING
         # Packing needs the padding at the end, and a source may have it in front too.
         order = in_front(real)
@@ -226,10 +213,10 @@ class RecurrentTranslator(nn.Module):
     def decode(
         self, target: Tensor, state: LstmState, source: EncodedSource
     ) -> tuple[Tensor, Weights, LstmState]:
-        """Decode `[rows, positions]` tokens, padded behind, from `state` on.
+        """Decode `[rows, positions]` tokens, padded behind, from `state` on; rows as of
+        `Attention.forward`.
 
-        Rows are those of `Attention.forward`. Returns `[rows, positions, d_model]`, the weights,
-        and the state after the last position, be it padding.
+        Returns `[rows, positions, d_model]`, the weights, and the last state, be it of padding.
         """
         embedded = self.dropout(self.embed_target(target))
         decoded, weights, state = self.decoder(embedded, state, source)
@@ -238,10 +225,10 @@ class RecurrentTranslator(nn.Module):
     def forward(
         self, source: Tensor, target: Tensor, *, need_weights: bool = False
     ) -> tuple[Tensor, Weights]:
-        """Decode `[sentences, target positions]` tokens, each without those after it.
+        """Decode `[sentences, target positions]` tokens, each without those after it; see `logits`.
 
-        Returns `[..., d_model]`, see `logits`. Weights on request are `[sentences, target
-        positions, source positions]`, None without attention.
+        Weights on request are `[sentences, target positions, source positions]`, None without
+        attention.
         """
         encoded, state = self.encode(source)
         # The LSTM would read padding in front as tokens, so it is moved to the end.
@@ -254,26 +241,19 @@ class RecurrentTranslator(nn.Module):
         return decoded, _reordered(weights, original_order)
 
     def logits(self, decoded: Tensor) -> Tensor:
-        """Map `[..., d_model]` to scores of the next token by the embedding itself.
-
-        The scores are `[..., target vocabulary]`.
-        """
+        """Map `[..., d_model]` to scores `[..., target vocabulary]` by the embedding itself."""
         return decoded @ self.embed_target.weight.T
 
     @property
     def output_weight(self) -> Tensor:
-        """Return the output layer's weight, `[target vocabulary, d_model]`.
-
-        It is the embedding of target tokens.
-        """
+        """Return the output weight, the target's embedding, `[target vocabulary, d_model]`."""
         return self.embed_target.weight
 
 
 class RecurrentClassifier(nn.Module):
-    """The class of a text from the last state of LSTMs.
+    """The class of a text from the last state of LSTMs, as the encoder's.
 
-    They have the same embeddings and layers as the encoder. `masked` stops at the last token,
-    wherever padding lies; otherwise padding is read like text, as token 0.
+    `masked` stops at the last token; otherwise padding is read like text, as token 0.
     """
 
     def __init__(self, config: RecurrentConfig, classes: int, *, masked: bool) -> None:
@@ -324,10 +304,7 @@ class RecurrentState:
 
 
 class IncrementalRnn:
-    """Decode with an RNN position by position.
-
-    Each step returns the scores that a full pass over the target would give for that position.
-    """
+    """Decode with an RNN position by position, with the scores of a full pass."""
 
     def __init__(self, network: RecurrentTranslator) -> None:
         self.network = network
@@ -362,10 +339,7 @@ class IncrementalRnn:
 
 
 def in_front(real: Tensor) -> Tensor:
-    """Return an order of the positions of each row, `[rows, positions]`.
-
-    Real positions come first, and both kinds keep their own order.
-    """
+    """Return an order of the positions of each row, `[rows, positions]`, the real ones first."""
     return (~real).byte().argsort(dim=-1, stable=True)
 
 
@@ -374,10 +348,7 @@ def _reordered(x: Tensor, order: Tensor) -> Tensor:
 
 
 def _packed(x: Tensor, real: Tensor) -> PackedSequence:
-    """Pack `x` `[rows, positions, width]`, whose real positions are in front, for an LSTM.
-
-    `real` only counts them, so it need not be in the order of `x`.
-    """
+    """Pack `x` `[rows, positions, width]`, `real` positions in front, for an LSTM."""
     lengths = real.sum(dim=-1).clamp(min=1).cpu()  # torch refuses rows without a position
     return pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
 
@@ -407,7 +378,7 @@ def _lstm(
 def _initialise(network: nn.Module) -> None:
     """Initialise matrices as Glorot and Bengio, and biases as Jozefowicz et al. (ICML 2015).
 
-    The bias of the forget gate is 1, the others are 0. Embeddings are uniform in +-EMBEDDING_RANGE.
+    Of the forget gate 1, others 0. Embeddings are uniform in +-EMBEDDING_RANGE.
     """
     for name, parameter in network.named_parameters():
         if name.endswith("pairwise"):
@@ -424,11 +395,11 @@ def _initialise(network: nn.Module) -> None:
 
 
 def normalise(scores: Tensor, mask: Tensor, pairwise: Tensor | None) -> Tensor:
-    """Return the weight of each position, 0 where `mask` is False.
+    """Return the weight of each position by softmax, or `chain_marginals` given `pairwise` `[2,
+    2]`.
 
-    It is softmax, or `chain_marginals` given `pairwise`. `scores` are `[..., positions]`, `mask`
-    broadcasts to them, and `pairwise` is `[2, 2]`. The value of a masked score is ignored. Softmax
-    rows sum to 1 and need one unmasked position; marginals are each between 0 and 1.
+    `scores` are `[..., positions]`, `mask` broadcasts to them; masked positions are 0. Softmax rows
+    sum to 1 and need an unmasked position; marginals are each between 0 and 1.
     """
     if pairwise is not None:
         return chain_marginals(scores, mask, pairwise)
@@ -436,13 +407,12 @@ def normalise(scores: Tensor, mask: Tensor, pairwise: Tensor | None) -> Tensor:
 
 
 def chain_marginals(unary: Tensor, mask: Tensor, pairwise: Tensor) -> Tensor:
-    """Return p(z = 1) of each position in a chain of z in {0, 1}.
+    """Return p(z = 1) of each position in a chain of z in {0, 1} (section 3.1 of Kim et al., ICLR
+    2017).
 
-    See section 3.1 of Kim et al. (ICLR 2017). p(z) is proportional to exp(sum_i unary_i z_i + sum_i
-    pairwise[z_i, z_(i+1)]), with log-potentials `unary` `[..., positions]` and `pairwise` `[2, 2]`.
-    The marginals are `[..., positions]`; as in the paper, a row is not normalised and may sum to
-    anything from 0 to the number of positions. `mask` broadcasts to `unary`; a masked position has
-    marginal 0 and is left out of the chain, so that its neighbours become adjacent. Time is linear.
+    p(z) is proportional to exp(sum_i unary_i z_i + sum_i pairwise[z_i, z_(i+1)]), with `unary`
+    `[..., positions]` and `pairwise` `[2, 2]`. As in the paper a row is not normalised. A position
+    masked out (`mask` broadcasts) has 0 and is left out of the chain. Time is linear.
     """
     mask = mask.expand(unary.shape)
     # A masked score may be NaN or infinite: its value must reach no gradient.
@@ -461,9 +431,8 @@ def chain_marginals(unary: Tensor, mask: Tensor, pairwise: Tensor) -> Tensor:
 def _messages(unary: Tensor, mask: Tensor, pairwise: Tensor) -> Tensor:
     """Return the message that reaches each position from those before it, as log-odds of z = 1.
 
-    As z is binary, log-odds are all that a forward-backward pass in log space has to carry.
-    Messages are `[directions, ..., positions]`, `pairwise` is `[directions, 2, 2]`; before the
-    first unmasked position they are 0.
+    That is all a forward-backward pass in log space carries: `[directions, ..., positions]`, 0
+    before the first unmasked one; `pairwise` is `[directions, 2, 2]`.
     """
     batch_axes = unary.dim() - 2
     # [directions, 4, 1, ...]: of two neighbours that are 0 and 0, 0 and 1, 1 and 0, 1 and 1.

@@ -19,12 +19,11 @@ SENTENCE_END = re.compile("(?<=[.!?\u2026])\\s+|(?<=[\u3002\uff01\uff1f])\\s*")
 
 @dataclass(frozen=True)
 class Attention:
-    """The attention from the pieces of a translated part to those of its source.
+    """The attention from the pieces of a translated part to those of its source, `</s>` last in
+    both.
 
-    The last piece of both is `</s>`. `weights` `[target, source]` are the last layer's, the mean of
-    its heads and of the networks. `heads` has those of every layer and head, as
-    `Transformer.every_head` returns them; of an ensemble, those of its first network. It is empty
-    if that network is not a Transformer.
+    `weights` `[target, source]` are the last layer's, mean of heads and networks; `heads` those of
+    `Transformer.every_head` of the first network, empty for an RNN.
     """
 
     source: list[str]
@@ -35,11 +34,10 @@ class Attention:
 
 @dataclass(frozen=True)
 class Translation:
-    """The best translation of a text, and the n best, each with its score.
+    """The best translation of a text, and the n best pairs of text and score.
 
-    A score is the log probability of the pieces divided by the length penalty, summed over the
-    parts of a long text; that of an empty text is 0. `best` has pairs of text and score, the best
-    first. `attention` has that of each part of the text, and is empty unless requested.
+    A score is the log probability over the length penalty, summed over parts; 0 for an empty text.
+    `attention` has each part's, if requested.
     """
 
     text: str
@@ -55,12 +53,11 @@ def translate(
     *,
     report: Callable[[int], object] | None = None,
 ) -> list[Translation]:
-    """Translate texts of any length, in order; the Unicode form of a text makes no difference.
+    """Translate texts of any length, in order, in whichever Unicode form.
 
-    A text of more than `MAX_PIECES` pieces is translated part by part: its best translation joins
-    the best one of each part, its second best the second best ones, and so on. The translation of
-    an empty text is empty. `report` is called with the number of parts translated since its last
-    call. Raises TranslationError as `search` does.
+    More than `MAX_PIECES` pieces are translated part by part: the best joins each part's best, and
+    so on. `report` gets the number of parts done since its last call. Raises TranslationError as
+    `search`.
     """
     parts_of_texts = [_parts(model, composed(text)) for text in texts]
     parts = list(chain.from_iterable(parts_of_texts))
@@ -74,11 +71,7 @@ def translate(
 
 
 def _parts(model: Model, text: str) -> list[list[int]]:
-    """Return the token numbers of a text in parts of at most `MAX_PIECES` pieces.
-
-    The text is cut at the ends of sentences. A sentence of more pieces is cut after each
-    `MAX_PIECES`.
-    """
+    """Return a text's token numbers in parts of at most `MAX_PIECES`, cut at sentences."""
     pieces = model.source.encode(text)
     if len(pieces) <= MAX_PIECES:
         return [pieces]

@@ -1,4 +1,1 @@
-"""The models and rules that DTML is compared with.
-
-They are recurrent networks, StockNet, classifiers and naive rules.
-"""
+"""The models and rules that DTML is compared with: networks, classifiers and naive rules."""

@@ -1,8 +1,7 @@
 """The one-line rules that every model is printed beside.
 
-Each of NAIVE_RULES gives all stocks of a session one direction; STOCK_RULES tell half of them from
-the others. On the public data sets the best of these rules on the training span does as well as the
-published models, so a model that does not beat them has shown no skill.
+NAIVE_RULES give all stocks of a session one direction; STOCK_RULES tell half from the others. On
+the public sets the best of them on the training span does as well as the published models.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,9 +37,9 @@ STOCK_RULES = {
 
 
 def naive_directions(index_close: "pd.Series[float]") -> pd.DataFrame:
-    """Predict the session after each row of `index_close` (currency units, by session).
+    """Predict the session after each row of `index_close`, a column a rule.
 
-    Returns one column a rule: 1.0 for a rise, 0.0 for a fall, NaN while the rule lacks history.
+    1.0 a rise, 0.0 a fall, NaN while the rule lacks history.
     """
     change = index_close.pct_change(fill_method=None)
     mean = index_close.rolling(RULE_HISTORY).mean()
@@ -53,10 +52,7 @@ def naive_directions(index_close: "pd.Series[float]") -> pd.DataFrame:
 
 
 def directions_on(days: pd.DatetimeIndex, bars: pd.DataFrame, index_symbol: str) -> pd.DataFrame:
-    """Return `naive_directions` of the index among `bars` for the session after each day.
-
-    They are NaN where the index has no bar.
-    """
+    """Return `naive_directions` for the session after each day; NaN without a bar of the index."""
     bars_of_index = bars[bars["symbol"] == index_symbol]
     index_close = bars_of_index.set_index("session")["close"]
     return naive_directions(index_close).reindex(days)
@@ -67,8 +63,8 @@ def stock_directions(
 ) -> dict[str, Float[ndarray, "days stocks"]]:
     """Predict which of `symbols` rise in the session after each day, by the rules STOCK_RULES.
 
-    `prices` are those from which returns are taken, sorted by symbol and session. 1.0 is a rise,
-    0.0 a fall, NaN where a stock lacks history.
+    `prices` are those of returns, by symbol and session. 1.0 a rise, 0.0 a fall, NaN without
+    history.
     """
     change = prices / prices.groupby(level="symbol").shift() - 1
     deviation = change.groupby(level="symbol").rolling(RULE_HISTORY).std().droplevel(0)
@@ -82,20 +78,16 @@ def stock_directions(
 
 
 def rules_read_from(calendar: AnyCalendar, day: date) -> date:
-    """Return the first session that a direction predicted on `day` may read.
-
-    It is twice as far back as the longest rule reads, to allow for missing bars of the index.
-    """
+    """Return the first session that a direction predicted on `day` may read, bars missing."""
     return sessions_up_to(calendar, day, 2 * RULE_HISTORY)[0].date()
 
 
 def beside_rules(
     scores: pd.DataFrame, nights: str = "nights"
 ) -> "tuple[pd.Series[Any], pd.DataFrame] | None":
-    """Return the model's row of one session's scores, and the rows of the rules.
+    """Return the model's row of one session's scores, and the rows of rules of as many `nights`.
 
-    `scores` has a row a predictor. `nights` names the column with the number of nights scored:
-    rules with another number than the model are left out. None where the model has no row.
+    None where the model has no row.
     """
     is_model = scores["predictor"] == MODEL
     if not is_model.any():
@@ -106,10 +98,7 @@ def beside_rules(
 
 
 def best_at(rules: pd.DataFrame, figure: str) -> "pd.Series[Any] | None":
-    """Return the row of the rule with the highest value of a column, the first of equal ones.
-
-    None where no rule has a value there.
-    """
+    """Return the first row of the rules with the highest value of a column, or None."""
     known_rules = rules.dropna(subset=[figure])
     if known_rules.empty:
         return None
@@ -123,10 +112,8 @@ def choose_rule(
 ) -> str:
     """Return the rule with the best ACC on the paper's labels; of equals, the first.
 
-    `directions` has those of each rule for the days of a training span: 1.0 for a rise, 0.0 for a
-    fall; `movement` is the return that followed, a ratio minus 1; NaN where one is not known. Pass
-    training days only: a rule chosen on the days it is scored on has seen their outcomes.
-    Stock-days without a direction of every rule are left out.
+    `directions` are of training days alone: 1.0 a rise, 0.0 a fall; `movement` is the return, a
+    ratio minus 1; NaN unknown. Stock-days without a direction of every rule are left out.
     """
     labels = published_labels(movement)  # 1 for a rise, -1 for a fall, 0 for no label
     counted = (labels != 0) & np.isfinite(list(directions.values())).all(axis=0)

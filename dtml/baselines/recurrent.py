@@ -18,10 +18,9 @@ from dtml.network import Batch, Network, NetworkConfig, Positions, Rows, Scores,
 class RecurrentConfig(NetworkConfig):
     """The shape of an LSTM over the window of one stock.
 
-    Without attention it is the LSTM that Feng et al. compare with (after Nelson, Pereira, de
-    Oliveira, IJCNN 2017). With attention it is ALSTM (Qin et al., IJCAI 2017, in the form of Feng
-    et al.). With attention, and with `epsilon` and `adversarial` above 0, it is Adv-ALSTM; in the
-    authors' public code, the defaults of `epsilon` and `adversarial` are 0.01.
+    Without attention, the LSTM of Feng et al. (after Nelson, Pereira, de Oliveira, IJCNN 2017);
+    with it, ALSTM (Qin et al., IJCAI 2017); with `epsilon` and `adversarial` above 0 too (.01 in
+    the authors' code), Adv-ALSTM.
     """
 
     features: int = 11
@@ -57,10 +56,7 @@ class RecurrentNetwork(Network):
         self.predict = nn.Linear(latent, 1)
 
     def latent(self, rows: Rows, windows: Positions) -> Float[Tensor, "days stocks latent"]:
-        """Return the input of the linear score.
-
-        It is the last hidden state and, with attention, the context beside it.
-        """
+        """Return the last hidden state and, with attention, the context beside it."""
         transformed = self.transform(rows[:, :-1]).tanh()  # without the index
         states: Tensor = self.lstm(transformed, windows)
         last = states[-1]
@@ -74,17 +70,15 @@ class RecurrentNetwork(Network):
         windows: Positions,
         observed: StockDays,  # noqa: ARG002 - no stock sees another
     ) -> Scores:
-        """Return the score.
-
-        A hinge loss does not calibrate: the sigmoid of the score orders stocks as probabilities
-        would, but is not a probability.
+        """Return the score; a hinge loss makes its sigmoid no probability, but in the same
+        order.
         """
         return self._score(self.latent(rows, windows))
 
     def objective(self, batch: Batch, penalty: Float[Tensor, ""]) -> Float[Tensor, ""]:
         """Return the hinge loss, plus the weighted loss of perturbed latents, plus a penalty.
 
-        The last term is `penalty` / 2 times the squared norm of the last layer.
+        `penalty` / 2 times the squared norm of the last layer.
         """
         latent = self.latent(batch.rows, batch.windows)
         score = self._score(latent)
@@ -98,10 +92,8 @@ class RecurrentNetwork(Network):
     def perturbation(self, score: Scores, rises: StockDays) -> Float[Tensor, "days stocks latent"]:
         """Return the step of length epsilon that raises the hinge of each stock-day most.
 
-        It follows the gradient of the hinge with respect to the latent. Where the hinge is active
-        that gradient is -y times the weights of the score, elsewhere 0. The backward pass treats
-        the step as a constant. As the score is linear, this changes no gradient: when the weights
-        change, a step of fixed length turns at right angles to them, so that the score stays.
+        Where the hinge is active its gradient is -y times the weights of the score, else 0. The
+        backward pass takes the step as constant, which changes no gradient: the score is linear.
         """
         sign = _sign(rises, score)
         active = (sign * score < 1).to(score.dtype)
@@ -136,9 +128,8 @@ class AdditiveAttention(nn.Module):
 
 
 def hinge_loss(score: Scores, rises: StockDays, counted: StockDays) -> Float[Tensor, ""]:
-    """Return the mean of max(0, 1 - y score) over the counted stock-days.
-
-    y is 1 for a rise, -1 for a fall.
+    """Return the mean of max(0, 1 - y score) over counted stock-days; y is 1 for a rise, else
+    -1.
     """
     hinge = (1 - _sign(rises, score) * score).clamp_min(0)
     return (hinge * counted).sum() / counted.sum()

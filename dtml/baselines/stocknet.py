@@ -1,9 +1,7 @@
 """StockNet without tweets, its "TechnicalAnalyst", in the order of the paper (Xu, Cohen, ACL 2018).
 
-Axes: `window` sessions, `days`, `stocks`, `hidden` units of the recurrence, `latent` variables,
-`movement` units of the decoded movement. Each stock is seen alone; the rows hold the index, which
-is never read. The movements of the sessions inside the window are known from the rows and serve as
-auxiliary targets.
+Axes: `window` sessions, `days`, `stocks`, `hidden` units, `latent` variables, `movement` units.
+Each stock is seen alone, without the index. Movements inside the window are auxiliary targets.
 """
 
 from dataclasses import dataclass
@@ -72,10 +70,7 @@ class Decoded(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """Logits of a rise: of the target and of each earlier session of the window.
-
-    `attention` is that on the earlier sessions.
-    """
+    """Logits of a rise: of the target and of earlier sessions, and the `attention` on these."""
 
     target: Scores
     auxiliary: Float[Tensor, "earlier days stocks"]
@@ -85,8 +80,7 @@ class Prediction(NamedTuple):
 class StockNet(Network):
     """A variational movement decoder with attention over the movements inside the window.
 
-    The two classes of the paper's softmax are one logit here, their difference. Hidden state and
-    latent start from 0.
+    The paper's two classes are one logit, their difference. States start from 0.
     """
 
     def __init__(self, config: StockNetConfig) -> None:
@@ -120,9 +114,7 @@ class StockNet(Network):
     ) -> Scores:
         """Return the target's logit, with its latent at the mean of its prior.
 
-        The target's movement is not known yet. The earlier latents are means of priors too or, with
-        `posterior_past`, of posteriors: training draws from these, and the movements that they
-        depend on are inside the window.
+        Earlier latents are means too or, with `posterior_past`, of posteriors, as training draws.
         """
         inputs = rows[windows.mT, :-1]  # [window days stocks features], without the index
         x = self.dropout(inputs)
@@ -135,10 +127,9 @@ class StockNet(Network):
     def objective(self, batch: Batch, penalty: Float[Tensor, ""]) -> Float[Tensor, ""]:
         """Return the negative of the paper's objective, averaged over the counted stock-days.
 
-        A session contributes the log-likelihood of its movement minus the weighted divergence of
-        its posterior from its prior. The target counts once, each earlier session alpha times its
-        attention. No norm of weights is added: `penalty` multiplies the annealed weight of the
-        divergence, and a penalty of 1 is the published objective.
+        A session adds its log-likelihood less the weighted divergence of posterior from prior; the
+        target counts once, earlier ones alpha times their attention. `penalty` multiplies the
+        annealed weight of the divergence, 1 as published.
         """
         # [window days stocks features], without the index.
         inputs = batch.rows[batch.windows.mT, :-1]
@@ -170,9 +161,8 @@ class StockNet(Network):
     def decode(self, x: Inputs, movements: Float[Tensor, "known days stocks"]) -> Decoded:
         """Run the recurrence (section 5.2) with latents from the posterior given `movements`.
 
-        `movements` has a row for each of the first sessions of the window, or no row: 1 where the
-        session after it is a rise, else 0. The other sessions of the window take the mean of their
-        prior. While not training, a posterior is taken at its mean.
+        A row for each of the first sessions, or none: 1 where the next is a rise, else 0. Others
+        take the mean of their prior; outside training so do posteriors.
         """
         hidden_size, latent_size = self.sizes
         hidden = x.new_zeros(*x.shape[1:-1], hidden_size)
@@ -214,10 +204,8 @@ class StockNet(Network):
         return hidden + update * (candidate - hidden)
 
     def _predict(self, x: Tensor, decoded: Decoded) -> Prediction:
-        """Predict movements from hidden states and latents.
-
-        The target's movement is predicted from its own decoded movement, and from the predictions
-        for the earlier sessions, weighted by attention.
+        """Predict movements; the target's from its own and, by attention, from earlier
+        predictions.
         """
         inputs = torch.cat([x, decoded.hidden, decoded.latent], dim=-1)
         movement: Tensor = self.decode_movement(inputs).tanh()
@@ -248,10 +236,7 @@ class NormalLayer(nn.Module):
 
 
 class MovementAttention(nn.Module):
-    """Attention on the earlier sessions (section 5.3).
-
-    The weight of a session is its information times its dependency with the last one.
-    """
+    """Attention on earlier sessions (section 5.3): information times dependency with the last."""
 
     def __init__(self, movement: int) -> None:
         super().__init__()
@@ -276,10 +261,7 @@ class MovementAttention(nn.Module):
 def past_movements(
     inputs: Inputs, feature: int = Z_ADJ_CLOSE
 ) -> Float[Tensor, "earlier days stocks"]:
-    """Return 1 where the next session is a rise, else 0, read from the next row.
-
-    There is a value for every session except the last.
-    """
+    """Return 1 where the next session is a rise, else 0, of every session but the last."""
     return (inputs[1:, ..., feature] > 0).to(inputs.dtype)
 
 

@@ -35,10 +35,10 @@ CHUNK = 128  # models whose resamples are in memory at once
 
 
 def interval(summands: Summands, statistic: Statistic, *, resamples: int = RESAMPLES) -> Ends:
-    """Return the ends of the 95 % interval of a statistic of totals over days, for each model.
+    """Return the ends of the 95 % interval of a statistic of totals over two or more days, by
+    model.
 
-    At least two days are needed, and with few days the interval is rough. The ends are expanded
-    percentiles as in Hesterberg (2015), with blocks in place of observations.
+    They are expanded percentiles as in Hesterberg (2015), with blocks in place of observations.
     """
     from scipy.special import ndtr, stdtrit
 
@@ -62,11 +62,7 @@ def interval(summands: Summands, statistic: Statistic, *, resamples: int = RESAM
 
 
 def difference(statistic: Statistic) -> Statistic:
-    """Return a statistic of two predictors: that of the first less that of the second.
-
-    The last axis of its totals holds those of the first predictor and then those of the second, on
-    the same days.
-    """
+    """Return a statistic of two predictors' totals in a row: the first's less the second's."""
 
     def first_less_second(totals: ndarray) -> ndarray:
         first, second = np.split(totals, 2, axis=-1)
@@ -76,13 +72,12 @@ def difference(statistic: Statistic) -> Statistic:
 
 
 def dependence(influence: Float[ndarray, "days models"]) -> tuple[PerModel, PerModel]:
-    """Return the mean block of each model, in days, and the widening of its interval.
+    """Return the mean block of each model, in days, and the widening of its interval, at least 1.
 
-    `influence` is how much each day changes the statistic of each model. The block is that of
-    Politis & White (2004), corrected by Patton, Politis & White (2009), and rounded to a power of
-    the square root of 2, so that models share resamples. Days that seem negatively dependent count
-    as independent: blocks may widen an interval but never narrow it. The widening, at least 1, is
-    the long-run standard deviation in units of the one that blocks of that length reproduce.
+    `influence` is how much each day changes the statistic. The block is that of Politis & White
+    (2004), corrected by Patton, Politis & White (2009), rounded to a power of the square root of 2,
+    so that models share resamples. Negative dependence counts as none: blocks never narrow an
+    interval. The widening is the long-run standard deviation over that which such blocks reproduce.
     """
     days = len(influence)
     correlation = _autocorrelation(influence)
@@ -117,8 +112,8 @@ def resample_days(
 ) -> Float[ndarray, "resamples *models totals"]:
     """Return totals over days drawn in blocks of geometric length, of mean `block` days.
 
-    Blocks wrap around the end. The totals are computed in single precision: those of whole numbers
-    are exact below 2^24, others have seven digits.
+    Blocks wrap around the end. Totals of whole numbers are exact below 2^24, others have seven
+    digits.
     """
     flat_summands = summands.reshape(len(summands), -1).astype(np.float32)
     totals = multiplicities(len(summands), block, resamples) @ flat_summands
@@ -127,10 +122,7 @@ def resample_days(
 
 @lru_cache(maxsize=8)
 def multiplicities(days: int, block: float, resamples: int) -> Float[ndarray, "resamples days"]:
-    """Return how often each resample holds each day; rows sum to `days`.
-
-    The same arguments give the same draws. The result is shared by all callers, and so read-only.
-    """
+    """Return how often each resample holds each day, read-only, the same each time."""
     generator = np.random.default_rng(0)
     place = np.arange(days, dtype=np.int32)
     drawn_day = generator.integers(0, days, (resamples, days), dtype=np.int32)
@@ -154,10 +146,9 @@ def counts_of(drawn: Int[ndarray, "resamples draws"], days: int) -> Int[ndarray,
 
 
 def _autocorrelation(series: Float[ndarray, "days models"]) -> Float[ndarray, "lags models"]:
-    """Return the autocorrelation at the lags 1, 2, ... (in days), one a row.
+    """Return the autocorrelation at the lags 1, 2, ... (in days) that the choice of a block reads.
 
-    There are as many lags as the choice of a block reads: the square root of the days, rounded up,
-    and `QUIET` more, but fewer than the days. All are 0 for a series that does not vary.
+    The square root of the days and `QUIET` more, but fewer than the days; 0 for a constant series.
     """
     days = len(series)
     lags = min(int(np.ceil(np.sqrt(days))) + QUIET, days - 1)
@@ -174,8 +165,7 @@ def _flat_top(
 ) -> Float[ndarray, "lags models"]:
     """Return the weights of the lags: 1 up to the last that counts, falling to 0 at twice that lag.
 
-    A lag counts if its correlation is significant, and the first lag always does. After `QUIET`
-    lags in a row without significance, no more count.
+    The first lag and significant ones count; after `QUIET` others in a row, no more do.
     """
     is_significant = np.abs(correlation) > SIGNIFICANT * np.sqrt(np.log10(days) / days)
     padded = np.pad(is_significant, ((0, QUIET), (0, 0)))
@@ -188,10 +178,7 @@ def _flat_top(
 
 
 def _outer_quantiles(drawn: Float[ndarray, "resamples models"], level: PerModel) -> Ends:
-    """Return the quantiles at each model's `level` and at 1 - `level`.
-
-    They are interpolated between the values next to them, as numpy's quantiles are.
-    """
+    """Return the interpolated quantiles at each model's `level` and at 1 - `level`."""
     ordered = np.sort(drawn.T, axis=1)
     position = level * (len(drawn) - 1)
     rank = np.floor(position).astype(int)
@@ -211,10 +198,9 @@ FEWEST = 3  # transforms
 
 
 def overlapping_interval(summands: Summands, statistic: Statistic, *, overlap: int) -> Ends:
-    """Return the ends of the 95 % interval of a statistic of totals over days, for each model.
+    """Return the ends of the 95 % interval of a smooth statistic of totals over days, by model.
 
-    `overlap` is the number of days that an outcome spans, 1 or more. The statistic is taken to be
-    smooth: what each day adds to it is found by leaving the day out. At least two days are needed.
+    An outcome spans `overlap` days, 1 or more. At least two days are needed.
     """
     from scipy.special import stdtrit
 
@@ -227,10 +213,7 @@ def overlapping_interval(summands: Summands, statistic: Statistic, *, overlap: i
 
 
 def pseudo_values(summands: Summands, statistic: Statistic) -> Float[ndarray, "days models"]:
-    """Return what each day adds to a statistic of totals over days: the jackknife's values.
-
-    Of a mean over days they are the values of the days.
-    """
+    """Return what each day adds to a statistic of totals over days: the jackknife's values."""
     days = len(summands)
     total = summands.sum(axis=0)
     return np.asarray(days * statistic(total) - (days - 1) * statistic(total - summands))

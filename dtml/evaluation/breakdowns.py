@@ -1,7 +1,4 @@
-"""Scores of a model beside naive rules over a long history.
-
-They are of the whole history, and by fold, year and stock.
-"""
+"""Scores of a model beside naive rules over a whole history, and by fold, year and stock."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -26,12 +23,11 @@ Directions = Mapping[str, Days]  # of each predictor: 1 for a rise, 0 for a fall
 
 @dataclass(frozen=True)
 class TrackRecord:
-    """The predictions and the outcomes of a long history.
+    """The predictions and the outcomes of a long history, from each `as_of` for the `target` after
+    it.
 
-    A day has the session `as_of`, from whose bars it was predicted, and the session `target` that
-    follows. `probability` is that of a rise, NaN where nothing was predicted. `movement` is the
-    return from `as_of` to `target`, a ratio minus 1, NaN where it is unknown. `losers` is minus the
-    return to `as_of`: a rule that ranks the losers first.
+    `probability` is that of a rise, NaN without one; `movement` the return to `target`, a ratio
+    minus 1, NaN unknown; `losers` minus the return to `as_of`.
     """
 
     probability: Days
@@ -60,15 +56,11 @@ def slice_scores(record: TrackRecord) -> pd.DataFrame:
     """Score every predictor on all days, and by fold, calendar year and stock, on both protocols.
 
     A stock-day is scored if its return counts under the protocol and every predictor has a
-    direction. Columns are `slice, value, protocol, predictor, n, days, rises`, and `acc, mcc,
-    model_gain, rank_ic, rank_gain`, each with the ends of its interval.
-
-    `slice` is "all", "fold", "year" or "symbol", and `value` says which of them ("" for all days).
-    `n` counts the stock-days, `days` their days, `rises` those that rose; where nothing counts
-    there is no row. `model_gain` is the model's MCC less that of the row's predictor on the same
-    days; NaN for the model itself and for stocks. The last two are of the model alone, on all known
-    returns: `rank_ic` is the mean over days of its probabilities' rank IC, `rank_gain` such a mean
-    less that of `losers` on the stock-days that have both.
+    direction. Columns: `slice` ("all", "fold", "year", "symbol"), `value` ("" for all), `protocol,
+    predictor`, `n` (stock-days), `days`, `rises`, and with intervals `acc, mcc`, `model_gain` (the
+    model's MCC less the predictor's on the same days; NaN for the model and for stocks), and of the
+    model alone, on all known returns, `rank_ic` and `rank_gain` (less that of `losers`). No row
+    where nothing counts.
     """
     directions = record.directions
     predictors = list(directions)
@@ -100,10 +92,7 @@ def slice_scores(record: TrackRecord) -> pd.DataFrame:
 
 
 def rolling_figures(record: TrackRecord) -> pd.DataFrame:
-    """Return `rolling_scores` of every predictor's MCC, on all known returns, and of the rank IC.
-
-    The rank IC is the model's, over the sessions that have one.
-    """
+    """Return `rolling_scores` of each MCC, on all known returns, and of the model's rank IC."""
     counts = confusion_by_stock(record.directions, record.movement, "all").sum(axis=2)
     frames = [
         rolling_scores(counts[:, position], record.target, {"mcc": mcc}).assign(predictor=predictor)
@@ -124,9 +113,8 @@ def rolling_scores(
 ) -> pd.DataFrame:
     """Return statistics of one predictor over the `ROLLING_SESSIONS` up to each session.
 
-    `summands` are what each session of `target` adds to their totals; ACC and MCC are of the counts
-    of `confusion`. Columns: session, and each of `statistics` with its 95 % interval, `acc,
-    acc_low, acc_high, ...`. The first `ROLLING_SESSIONS` - 1 sessions have no row.
+    `summands` are what each session of `target` adds to their totals, by default counts of
+    `confusion`. Columns: session, and each with its 95 % interval, `acc, acc_low, acc_high, ...`.
     """
     columns: dict[str, object] = {"session": target[ROLLING_SESSIONS - 1 :]}
     if len(summands) < ROLLING_SESSIONS:
@@ -146,8 +134,7 @@ def confusion_by_stock(
 ) -> Int[ndarray, "days predictors stocks 4"]:
     """Return the confusion counts of each predictor and stock-day.
 
-    For a stock-day that does not count under the protocol, or for which any predictor lacks a
-    direction, all counts of all predictors are 0.
+    All are 0 where the protocol does not count it, or any predictor lacks a direction.
     """
     counted = labelled(movement, protocol)
     for predicted in directions.values():

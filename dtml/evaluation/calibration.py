@@ -1,9 +1,8 @@
 """Calibrated probabilities, their curves, and a band around one half without predicted directions.
 
-The correction and the band are estimated on validation days, which the weights have not seen and
-which chose nothing but the epoch. Stocks of one day move together, so every day has the same
-weight, however many stocks it has. The correction is fitted to every second day and the band is
-measured on the others, so that its coverage is not measured on days that it was fitted to.
+Correction and band are estimated on validation days, each with the same weight, because stocks of
+one day move together. The correction is fitted to every second day, the band is measured on the
+others.
 """
 
 from collections.abc import Mapping
@@ -42,10 +41,9 @@ Days = Float[ndarray, "days stocks"]
 class Calibration:
     """The correction of a model's probabilities, and the thresholds of its directions.
 
-    The calibrated probability is logistic(`slope` * logit(probability) + `intercept`), with a
-    `slope` of 0 or more. `thresholds` maps each nominal level to the calibrated probability, in
-    [.5, 1], above which a rise is predicted; at 1 the model always abstains. The thresholds were
-    measured on `directions` stock-days of `days` days.
+    The calibrated probability is logistic(`slope` * logit(probability) + `intercept`), `slope` 0 or
+    more. `thresholds` maps each nominal level to the calibrated probability, in [.5, 1], above
+    which a rise is predicted (1: never), measured on `directions` stock-days of `days` days.
     """
 
     slope: float
@@ -91,17 +89,15 @@ class _StockDays:
 def calibrate(probability: Days, movement: Days) -> Calibration:
     """Fit the correction to every second day of validation, and measure thresholds on the others.
 
-    `probability` of a rise, in [0, 1], is NaN where a stock was not observed; `movement` is the
-    return to the target, a ratio minus 1, NaN where it is not known. Days without a stock-day that
-    has both are left out. The correction is Platt's (1999), shrunk where there are few days. The
-    slope is 0, and every stock gets the base rate, where the model ranked the wrong way round, its
-    probabilities were all the same, all stock-days had one outcome, or a single day was fitted.
+    `probability` of a rise, in [0, 1], is NaN where not observed; `movement` a ratio minus 1, NaN
+    unknown. The correction is Platt's (1999), shrunk where there are few days; its slope is 0, and
+    every stock gets the base rate, where the model ranked the wrong way round, probabilities or
+    outcomes were all the same, or a single day was fitted.
 
-    On a day exchangeable with the validation days, the expected share of stocks without a wrong
-    direction is at least the level, whatever the model (Lee, Barber & Willett, 2023, after the
-    pooling of Dunn, Wasserman & Ramdas, 2022). A stock without a direction counts as covered, so
-    coverage does not tell how many of the directions are correct. Where the days are too few for a
-    level, its threshold is 1: the model always abstains. Raises DtmlError when no stock-day counts.
+    On a day exchangeable with these, the expected share of stocks without a wrong direction is at
+    least the level (Lee, Barber & Willett, 2023, after the pooling of Dunn, Wasserman & Ramdas,
+    2022); one without a direction counts as covered. Too few days for a level give a threshold of
+    1. Raises DtmlError when no stock-day counts.
     """
     is_known = np.isfinite(probability) & np.isfinite(movement)
     days = np.flatnonzero(is_known.any(axis=1))
@@ -131,11 +127,9 @@ def calibrate(probability: Days, movement: Days) -> Calibration:
 def _line(sample: _StockDays) -> tuple[float, float]:
     """Return slope and intercept of the correction, a line in the log odds of the probability.
 
-    It is a logistic regression on Platt's targets, which lie inside (0, 1) and so keep it finite.
-    On a few days its height at the mean log odds and its slope may be chance: each is multiplied by
-    estimate^2 / (estimate^2 + variance), the multiple of an unbiased estimate with the least error,
-    which tends to 1 with more days. Where no slope above 0 can be fitted, the slope is 0 and the
-    intercept is the log odds of the base rate: Laplace's, which adds a rising and a falling day.
+    A logistic regression on Platt's targets, inside (0, 1). Height at the mean log odds and slope
+    are each multiplied by estimate^2 / (estimate^2 + variance), that of least error. Without a
+    slope above 0: the log odds of Laplace's base rate, with a rising and a falling day added.
     """
     rose = sample.rose
     weight = sample.weight
@@ -179,9 +173,9 @@ def logistic_line(
     is_rise: Bool[ndarray, " rows"],
     weight: Float[ndarray, " rows"] | None = None,
 ) -> Float[ndarray, "2"]:
-    """Return intercept and slope of the logistic regression of rises on `x`, without a penalty.
+    """Return intercept and slope of the logistic regression of rises on `x`, centred and scaled.
 
-    `x` must be centred and scaled: a deviation of a hundredth would stop the solver too early.
+    A deviation of a hundredth would stop the solver too early.
     """
     from sklearn.linear_model import LogisticRegression
 
@@ -193,9 +187,8 @@ def logistic_line(
 def _thresholds(sample: _StockDays, calibrated: Flat) -> dict[float, float]:
     """Return, by level, the smallest threshold at which at least that share has no wrong direction.
 
-    Shares are of stock-days, with the same weight for every day. One additional, unknown day
-    stands for the day to come and counts as wrong whatever the threshold. Where its weight exceeds
-    what the level allows there are too few days, and at a threshold of 1 the model always abstains.
+    Every day has the same weight, and one more, unknown day counts as wrong; where its weight
+    exceeds what the level allows, the threshold is 1.
     """
     # A direction is wrong where the probability of the other outcome is above the threshold.
     probability_of_other = np.where(sample.rose, 1 - calibrated, calibrated)
@@ -214,12 +207,10 @@ def _thresholds(sample: _StockDays, calibrated: Flat) -> dict[float, float]:
 def count_band(directions: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
     """Count the outcomes of each night at each level.
 
-    `directions` has a row a stock-day, `target, run_id, calibrated, rise`; `bands` a row a run and
-    level, `run_id, level, threshold`; other columns of either are ignored. Returns rows `target,
-    level, n, covered, decided, decided_correct`, sorted by target and level. `n` counts the
-    stock-days of runs that have the level, with a calibrated probability and an outcome. Of these,
-    `covered` have no direction or the correct one, `decided` have a direction, and
-    `decided_correct` the correct one. Where `n` is 0 there is no row.
+    `directions`: `target, run_id, calibrated, rise`; `bands`: `run_id, level, threshold`. Returns
+    `target, level`, `n` (stock-days with a probability and an outcome), `covered` (no direction or
+    the correct one), `decided`, `decided_correct`, sorted by target and level; no row where `n` is
+    0.
     """
     rows = directions.merge(bands[["run_id", "level", "threshold"]], on="run_id")
     calibrated, rise, threshold = (
@@ -236,11 +227,10 @@ def count_band(directions: pd.DataFrame, bands: pd.DataFrame) -> pd.DataFrame:
 
 
 def coverage(counts: pd.DataFrame) -> pd.DataFrame:
-    """Return the coverage reached at each level, a row a level, from rows of `count_band`.
+    """Return the coverage reached at each level, from rows of `count_band`.
 
-    Columns: `level, days, n, coverage, decided` (shares of the stock-days) and `decided_acc` (the
-    share of correct directions, NaN without any), with the ends of the intervals of both shares.
-    Without a row there are no columns.
+    Columns: `level, days, n, coverage, decided` (shares of stock-days) and `decided_acc` (NaN
+    without any), with the intervals of the shares.
     """
     rows = []
     # Several runs may have predicted a night: their rows are added up, as the sample is days.
@@ -282,9 +272,8 @@ def numbers(column: "pd.Series[Any]") -> Float[ndarray, " rows"]:
 def count_bins(directions: pd.DataFrame) -> pd.DataFrame:
     """Count stock-days with an outcome by whole percent of probability.
 
-    Returns rows `target, bin, n, probability_sum, rises`. `directions` has a row a stock-day,
-    `target, probability, rise`; one that lacks either is left out. Bin 37 holds [.37, .38), bin 99,
-    the last, also 1; empty bins have no row.
+    Returns `target, bin, n, probability_sum, rises` from `target, probability, rise`. Bin 37 holds
+    [.37, .38), the last, 99, also 1; empty bins have no row.
     """
     probability = numbers(directions["probability"])
     rise = numbers(directions["rise"])
@@ -307,10 +296,8 @@ def curve_with_intervals(bins: pd.DataFrame) -> pd.DataFrame:
     """Return the share that rose by probability: a row a group of bins, in the order of the bins.
 
     Columns: `bin_low, bin_high, mean_probability, share_risen, n, share_risen_low,
-    share_risen_high`. `bins` are rows of `count_bins` or `recalibrated`; without any there are no
-    columns. Neighbouring bins are joined into groups of about equal numbers of stock-days: about
-    one for each `DIRECTIONS_A_GROUP`, within `GROUPS`. No bin is divided, so a model whose
-    probabilities all lie near one half has few groups.
+    share_risen_high`. Groups have about equal numbers of stock-days, one for each
+    `DIRECTIONS_A_GROUP`, within `GROUPS`; no bin is divided.
     """
     if bins.empty:
         return pd.DataFrame()
@@ -339,11 +326,9 @@ def curve_with_intervals(bins: pd.DataFrame) -> pd.DataFrame:
 
 
 def recalibrated(bins: pd.DataFrame, calibrations: Mapping[str, Calibration]) -> pd.DataFrame:
-    """Return the same rows with the bin and the sum of the calibrated probabilities.
+    """Return the rows with bins and sums of calibrated probabilities, of runs with a calibration.
 
-    `bins` has `run_id, target, bin, n, probability_sum, rises`; `calibrations` are by run id, and
-    runs without one are left out. The mean probability of each row is calibrated in place of its
-    single probabilities: a bin is a hundredth wide, so they would all change by nearly as much.
+    `bins`: `run_id, target, bin, n, probability_sum, rises`. The mean of each bin is calibrated.
     """
     frames = [bins.iloc[:0]]
     for run_id, rows in bins.groupby("run_id") if len(bins) else ():

@@ -1,9 +1,8 @@
 """When to stop trusting a model: its inputs, its skill or its coverage have changed.
 
-Inputs are judged by the day, since stocks of a day move together. The mean size of each feature,
-and of a stock-day as a whole, over the last sessions is compared with such means over the sessions
-that the model was trained on. Skill and coverage are judged by bets (`dtml.evaluation.evidence`);
-the bet on coverage is valid at every look.
+Inputs are judged by the day: the mean size of each feature, and of a stock-day, over the last
+sessions beside such means in the training. Skill and coverage are judged by bets
+(`dtml.evaluation.evidence`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,8 +30,8 @@ COVERAGE = "coverage"
 class Inputs:
     """A summary of the inputs of a training.
 
-    `scale` is the root mean square of each feature. `mean` and `deviation` are those of the means
-    over `RECENT` sessions of each measure that `sizes` returns: every feature, then the stock-day.
+    `scale`: the root mean square of each feature; `mean`, `deviation`: those of means over `RECENT`
+    sessions of each measure of `sizes`.
     """
 
     scale: Sequence[float]
@@ -53,11 +52,9 @@ class Inputs:
     def drift(self, features: Features, names: Sequence[str]) -> Iterator[dict[str, Any]]:
         """Yield a row (`_row`) for each feature, named in `names`, and one for the stock-day.
 
-        A row compares the mean size in the last `RECENT` sessions with that in the training; its
-        `evidence` is the distance of their logarithms, in standard deviations. Sessions count on
-        which every feature is known for some stock; with fewer than `RECENT` of them there is no
-        row at all. Nor is there one for a measure whose mean in the training is not known, or whose
-        means did not vary there.
+        `evidence` is the distance of the log mean sizes, of the last `RECENT` sessions and of the
+        training, in standard deviations. No row with fewer known sessions, or for a measure unknown
+        or constant in the training.
         """
         latest = _rolling_means(sizes(features, np.array(self.scale)))[-1:]
         for recent in latest:
@@ -77,11 +74,10 @@ class Inputs:
 def sizes(
     features: Features, scale: Float[ndarray, " features"]
 ) -> Float[ndarray, "known measures"]:
-    """Return the log of the mean size of each feature on each session, and of a stock-day.
+    """Return the log of the mean size of each feature, then of a stock-day, on each known session.
 
-    Sizes are in units of the `scale`: that of a feature is its absolute value, that of a stock-day
-    the mean square of its features. Only sessions on which every feature is known for some stock
-    count. The measures are the features and, as the last column, the stock-day.
+    In units of `scale`: absolute values, for a stock-day the mean square of its features. A session
+    is known where some stock has every feature.
     """
     has_each_feature = np.isfinite(features).any(axis=1).all(axis=1)
     units = features[has_each_feature] / np.where(scale > 0, scale, 1)
@@ -129,8 +125,8 @@ def skill_drift(rank_ics: Daily, *, overlap: int = 1) -> dict[str, Any] | None:
 def coverage_drift(covered: Daily, level: float) -> dict[str, Any] | None:
     """Say in a row (`_row`) whether the share of outcomes covered is below its level.
 
-    `covered` has the share of each night, NaN where it is not known. The evidence is that of all
-    nights; the `value` of the row is the mean of the last year. Returns None without a known night.
+    `covered` has a share a night, NaN unknown; `value` is the mean of the last year. None without
+    any.
     """
     known_shares = covered[np.isfinite(covered)]
     if not len(known_shares):

@@ -1,10 +1,9 @@
 """Decide which challenger is promoted: one that has shown that it is better than the champion.
 
 The test is valid however often it is looked at (testing by betting: Waudby-Smith and Ramdas, 2024;
-restarts as in the e-detectors of Shin, Ramdas and Rinaldo, 2024). A bet on the daily gain of a
-challenger over the champion, a difference of two rank ICs, multiplies its stake by 1 + rate * gain.
-Where the mean gain is not positive, no rate makes the stake grow in the mean, and the probability
-that it ever reaches 1 / alpha is at most alpha.
+restarts as in the e-detectors of Shin, Ramdas and Rinaldo, 2024). A bet on the daily gain, a
+difference of two rank ICs, multiplies its stake by 1 + rate * gain. Where the mean gain is not
+positive, the probability that it ever reaches 1 / alpha is at most alpha.
 """
 
 from collections.abc import Sequence
@@ -27,10 +26,7 @@ ALPHA = 0.05  # probability, a year, that any challenger no better than the cham
 
 @dataclass(frozen=True)
 class Evidence:
-    """The evidence for a challenger against a champion.
-
-    `stake` is the present value of an initial stake of 1, `needed` the value that it must reach.
-    """
+    """The evidence for a challenger: the value of an initial stake of 1, and the value `needed`."""
 
     challenger: str
     stake: float
@@ -54,14 +50,11 @@ def evidence(
 ) -> Evidence:
     """Return the evidence for a challenger on the nights since the champion was chosen.
 
-    `gains`, oldest first, are the rank ICs of the challenger less the champion's, each in [-2, 2];
-    a night on which either is unknown (NaN) is left out and not counted. With several `challengers`
-    each has an equal share of `alpha`. Half of the stake is bet from the first night on, for small
-    gains that last. The other half is bet on the present year alone, in equal parts that begin
-    every `RESTART` nights; a year is `YEAR` nights, counted from the first. Each bet is divided
-    equally between the `RATES`. Where the outcomes of `overlap` nights share a session, one lucky
-    outcome would win on each of them: the stake is divided among so many bettors, each of whom
-    bets only on every `overlap`-th night.
+    `gains`, oldest first, are the challenger's rank ICs less the champion's, in [-2, 2]; NaN is
+    left out. `challengers` share `alpha` equally. Half of the stake is bet from the first night on,
+    the other on the present year (`YEAR` nights) alone, in parts that begin every `RESTART` nights;
+    each bet is divided between the `RATES`. Where outcomes of `overlap` nights share a session, so
+    many bettors each bet on every `overlap`-th night.
     """
     known_gains = gains[np.isfinite(gains)]
     stakes = [_stake(known_gains, slice(first, None, overlap)) for first in range(overlap)]
@@ -93,9 +86,6 @@ def _stake(gains: Daily, nights: slice) -> float:
 
 
 def promoted(candidates: Sequence[Evidence]) -> Evidence | None:
-    """Return the challenger with the highest stake of those whose evidence suffices.
-
-    None where none does.
-    """
+    """Return the challenger with the highest stake of those whose evidence suffices, or None."""
     sufficient = [candidate for candidate in candidates if candidate.suffices]
     return max(sufficient, key=lambda candidate: candidate.stake, default=None)

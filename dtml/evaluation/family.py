@@ -1,12 +1,10 @@
 """Test several comparisons on the same days at once, so that chance alone seldom finds any.
 
-Where ten models without skill are compared, each at 95 %, one of them is often "better". Here the
-probability that any comparison is found different although none is stays at 5 %: studentised
+The probability that any comparison is found different although none is stays at 5 %: studentised
 resamples of days, with the stepdown of Romano and Wolf ("Stepwise Multiple Testing as Formalized
 Data Snooping", Econometrica, 2005; p-values as in their "Efficient Computation of Adjusted p-Values
-for Resampling-Based Stepdown Multiple Testing", 2016). All comparisons share the same resamples of
-blocks of days, which keep how they depend on one another; a resample is studentised by its own
-blocks (Götze and Künsch, 1996).
+for Resampling-Based Stepdown Multiple Testing", 2016). All comparisons share the resampled blocks
+of days; a resample is studentised by its own blocks (Götze and Künsch, 1996).
 """
 
 from statistics import NormalDist
@@ -35,13 +33,11 @@ def family_p(
     overlap: int = 1,
     resamples: int = RESAMPLES,
 ) -> PerComparison:
-    """Return the p-value of each mean gain, adjusted for the whole family of comparisons.
+    """Return the two-sided p-value of each mean gain, adjusted for the whole family of comparisons.
 
-    `gains` are what each day adds to each comparison, in its unit; their means are compared with 0,
-    on both sides. Days on which any gain is missing (NaN) are left out. `overlap` is the number of
-    days that an outcome spans: a block is at least as long, unless that is more than a tenth of the
-    days, the longest block allowed. A p-value is NaN for a gain that does not vary, and all are NaN
-    below `MINIMUM_DAYS`.
+    Days on which any gain is NaN are left out. A block has at least the `overlap` days of an
+    outcome, at most a tenth of the days. NaN for a gain that does not vary, and below
+    `MINIMUM_DAYS`.
     """
     gains = gains[np.isfinite(gains).all(axis=1)]
     adjusted = np.full(gains.shape[1], np.nan)
@@ -69,10 +65,9 @@ def family_p(
 
 
 def compared(gain: Any, p: Any) -> str | None:
-    """Return the verb that compares two figures of a family: whether the first beats the second.
+    """Return the verb that compares two figures by their difference and its p-value of `family_p`.
 
-    `gain` is the first less the second, and `p` its p-value of `family_p`. Returns None where
-    either is missing (NaN or None).
+    None where either is missing.
     """
     if pd.isna(gain) or pd.isna(p):
         return None
@@ -86,16 +81,14 @@ def beside_strongest_rule(
 ) -> dict[str, Any] | None:
     """Return how far a model is ahead of the strongest of several rules on the days scored.
 
-    `gains` has a row a rule: its name in the column `rule`, the model's figure less the rule's on
-    the same days in `name`, and the ends of its own 95 % interval in `NAME_low` and `NAME_high`.
-    `NAME_p` may have its p-value of `family_p`. Without it, the ends that are returned are widened,
-    so that those of all rules hold at once (Bonferroni).
+    `gains` has a row a rule: its name in `rule`, the model's figure less the rule's in `name`, its
+    95 % interval in `NAME_low, NAME_high`, and perhaps `NAME_p` of `family_p`; without it the ends
+    returned are widened to hold for all rules at once (Bonferroni).
 
-    The strongest rule is the one over which the model gains least, of equal ones the first by name:
-    it is chosen in hindsight, on the days scored themselves, which is to the model's disadvantage.
-    Its row is returned, with the number of `rules` and the `verb` that compares, None without an
-    interval. The verb is "beats" only if the model beats every rule, and `BEATS_NOT_ALL` if it
-    beats this one but not all. Without any gain, the result is None.
+    The strongest rule is that of least gain, of equal ones the first by name: chosen in hindsight,
+    to the model's disadvantage. Its row is returned with the number of `rules` and the `verb`, None
+    without an interval: "beats" only where the model beats every rule, else perhaps
+    `BEATS_NOT_ALL`. None without any gain.
     """
     known = gains[gains[name].notna()]
     ends = [f"{name}_low", f"{name}_high"]
@@ -124,8 +117,7 @@ def _resampled_statistics(
 ) -> Float[ndarray, "resamples comparisons"]:
     """Return the size of each studentised mean gain in resamples in which no gain exists.
 
-    A resample is `blocks` blocks of days; its error is that of its own blocks. A mean whose blocks
-    are all alike has no error, and size 0.
+    A resample is `blocks` blocks of days; size 0 where they are all alike.
     """
     days = len(block_means)
     generator = np.random.default_rng(0)
@@ -145,11 +137,7 @@ def _resampled_statistics(
 def _stepdown(
     statistic: PerComparison, drawn: Float[ndarray, "resamples comparisons"]
 ) -> PerComparison:
-    """Return the adjusted p-values of the stepdown of Romano and Wolf.
-
-    The largest statistic is compared with the largest of each resample, the second with the largest
-    of the others, and so on; no p-value is below that of a larger statistic.
-    """
+    """Return the adjusted p-values of the stepdown of Romano and Wolf."""
     order = np.argsort(-statistic, kind="stable")
     # The largest of each resample among a comparison and all whose statistics are smaller.
     largest = np.maximum.accumulate(drawn[:, order[::-1]], axis=1)[:, ::-1]

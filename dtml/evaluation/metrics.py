@@ -1,8 +1,7 @@
 """ACC and MCC of predicted directions, and the intervals of all figures.
 
-Stocks of one day move together, so the sample is days, not stock-days: every interval is of days.
-A statistic is a function of totals over days, [..., totals] to [...], and `summands` are what each
-day adds to them.
+The sample is days, because stocks of one day move together. A statistic is a function of totals
+over days, [..., totals] to [...]; `summands` are what each day adds to them.
 """
 
 from dataclasses import dataclass
@@ -49,10 +48,7 @@ UNKNOWN = Estimate(np.nan, np.nan, np.nan)
 
 
 def confusion(predicted: Flags, rose: Flags, counted: Flags) -> Int[ndarray, "*batch 4"]:
-    """Return each direction as a true rise, false rise, false fall or true fall.
-
-    One of the four numbers is 1; all are 0 for a direction that is not counted.
-    """
+    """Return each direction as true rise, false rise, false fall, true fall; 0 if not counted."""
     kinds = (predicted & rose, predicted & ~rose, ~predicted & rose, ~predicted & ~rose)
     return np.stack([kind & counted for kind in kinds], axis=-1).astype(np.int32)
 
@@ -63,10 +59,7 @@ def accuracy(counts: Counts) -> Scores:
 
 
 def mcc(counts: Counts) -> Scores:
-    """Return the Matthews correlation of each row of counts.
-
-    It is 0 when one class is never predicted or never happens.
-    """
+    """Return the Matthews correlation of each row of counts; 0 where a class is missing."""
     rises, false_rises, false_falls, falls = np.moveaxis(counts.astype(float), -1, 0)
     product = (
         (rises + false_rises)
@@ -88,11 +81,7 @@ def quotient(part: ndarray, whole: ndarray, missing: float = np.nan) -> Scores:
 
 
 def ratio(totals: Float[ndarray, "*batch 2"] | Int[ndarray, "*batch 2"]) -> Scores:
-    """Return the first total divided by the second.
-
-    It is one half where the second is 0, such as the number of pairs when no day has any: one half
-    is the share of pairs ranked correctly without skill.
-    """
+    """Return the first total divided by the second; one half where that is 0: no skill."""
     part, whole = np.moveaxis(np.asarray(totals, dtype=float), -1, 0)
     return quotient(part, whole, missing=0.5)
 
@@ -102,8 +91,7 @@ def day_interval(
 ) -> Ends:
     """Return the ends of the 95 % interval of each model, from `summands` [days models totals].
 
-    They are NaN for a model with fewer than `MINIMUM_DAYS` days that add anything. They resample
-    days or, where the outcomes of `overlap` days share a session, are those of
+    NaN with fewer than `MINIMUM_DAYS` days that add anything; with `overlap`,
     `overlapping_interval`.
     """
     is_enough = summands.any(axis=-1).sum(axis=0) >= MINIMUM_DAYS
@@ -145,21 +133,14 @@ def estimate(
 def gain_in_mcc(
     counts: Int[ndarray, "days 4"], others: Int[ndarray, "days models 4"], resamples: int
 ) -> dict[str, PerModel]:
-    """Return by how much the MCC of a model exceeds that of each other: `model_gain` and its ends.
-
-    A day on which the model has no direction does not count.
-    """
+    """Return by how much a model's MCC exceeds each other's, on its days, with the ends."""
     # The model beside each of the others, as `difference` takes them: [days models 8].
     paired = np.concatenate([np.broadcast_to(counts[:, None], others.shape), others], axis=-1)
     return measured("model_gain", paired[counts.any(axis=-1)], difference(mcc), resamples)
 
 
 def told_apart(low: Any, high: Any) -> str | None:
-    """Return the verb that compares two figures: whether the first beats the second.
-
-    `low` and `high` are the ends of the 95 % interval of their difference on the same days. Returns
-    None where an end is missing (NaN or None).
-    """
+    """Return the verb for two figures by the 95 % interval of their difference, or None."""
     if pd.isna(low) or pd.isna(high):
         return None
     if low > 0:

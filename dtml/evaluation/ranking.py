@@ -1,10 +1,8 @@
 """The metrics of a day's ranking: rank IC, AUC, ACC and MCC within the day, and decile spread.
 
-ACC and MCC are against the median. Without skill the rank IC is 0, the AUC and the ACC are one half
-and the MCC is 0, whatever the market does: a move that all stocks share changes no figure. The
-sample is days: each figure is one number a day, averaged, but for ACC and MCC, which are of the
-counts of all days. Intervals are those of `dtml.evaluation.bootstrap`: `interval`, or
-`overlapping_interval` where outcomes overlap.
+ACC and MCC are against the median. Without skill rank IC and MCC are 0, AUC and ACC one half,
+whatever the market does. Each figure is one number a day, averaged, but for ACC and MCC, which are
+of the counts of all days. Intervals: `dtml.evaluation.bootstrap`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -35,13 +33,11 @@ FIGURES = ("rank_ic", "auc", "acc", "mcc", "decile_spread")
 def score_ranking(scores: Days, outcome: Days, *, overlap: int = 1) -> dict[str, float | int]:
     """Score the ranking that `scores` give the stocks of each day against their returns.
 
-    Returns `days` (those with a rank IC), `n` (stock-days), `icir` (the mean daily rank IC over its
-    standard deviation, NaN below two days), `t` (the mean over its Newey-West standard error), and
-    each of `FIGURES` with the ends of its interval. Returns are ratios minus 1. A stock-day counts
-    if it has a score and an outcome, a day if at least `MINIMUM_STOCKS` of its stocks count.
-    `overlap` is the number of days whose outcomes share a session, which `t` and the intervals
-    allow for. ACC and MCC compare whether a stock's rank is in the upper half of its day by score
-    and by return.
+    Returns `days` (with a rank IC), `n` (stock-days), `icir` (mean daily rank IC over its standard
+    deviation, NaN below two days), `t` (over its Newey-West error), and `FIGURES` with intervals.
+    Returns are ratios minus 1. A day counts if `MINIMUM_STOCKS` of its stocks have score and
+    outcome. `overlap` is the number of days whose outcomes share a session. ACC and MCC compare
+    whether a stock is in the upper half of its day.
     """
     daily, counts = _of_days(scores, outcome)
     counts = counts[counts.any(axis=1)]
@@ -53,10 +49,10 @@ def score_ranking(scores: Days, outcome: Days, *, overlap: int = 1) -> dict[str,
 
 
 def score_daily(daily: Mapping[str, Daily], *, overlap: int = 1) -> dict[str, float | int]:
-    """Score a ranking over days from the figures of each day: `n` and `FIGURES`.
+    """Score a ranking over days from the figures of each day: `n` and `FIGURES`, as
+    `score_ranking`.
 
-    Here the MCC is the mean over days, because the counts of the days, from which `score_ranking`
-    pools it, are not stored; all else is as in `score_ranking`.
+    The MCC is the mean over days.
     """
     n = daily["n"]
     correct_and_all = np.stack([daily["acc"] * n, n], axis=-1)[n > 0].astype(float)
@@ -68,10 +64,7 @@ def score_daily(daily: Mapping[str, Daily], *, overlap: int = 1) -> dict[str, fl
 
 
 def score_each_day(scores: Days, outcome: Days) -> pd.DataFrame:
-    """Score the ranking of each day by itself, as `score_ranking` does: a row a day.
-
-    A day has no interval, `icir` or `t`.
-    """
+    """Score each day by itself, a row each: `score_ranking` without intervals, icir and t."""
     daily, _counts = _of_days(scores, outcome)
     unknown = ["icir", "t", *(f"{name}_{end}" for name in FIGURES for end in ("low", "high"))]
     days = np.isfinite(daily["rank_ic"]).astype(int)
@@ -115,8 +108,7 @@ def _over_days(
 def paired_rank_ic(scores: Days, others: Days, outcome: Days, *, overlap: int = 1) -> Estimate:
     """Return the mean rank IC of some scores less that of others, on the stock-days that have both.
 
-    `overlap` is as in `score_ranking`. A day counts if at least `MINIMUM_STOCKS` of its stocks do,
-    and both rank ICs are known.
+    `overlap`, `MINIMUM_STOCKS`: as in `score_ranking`.
     """
     return _paired_gain(paired_daily_rank_ics(scores, others, outcome), overlap)
 
@@ -133,11 +125,9 @@ def rank_differences(
 ) -> Iterator[dict[str, str | float]]:
     """Yield a row for each ordered pair of predictors: how far the first is ahead of the other.
 
-    `predictions` are the scores of two or more predictors by name, on the same days and stocks as
-    `outcome`. The columns are `predictor`, `other`, `gain, gain_low, gain_high` and `gain_p`. The
-    `gain` is the difference of their mean rank ICs on the same stock-days, with the ends of its own
-    interval; `gain_p` is its p-value, adjusted for all pairs (`dtml.evaluation.family`), from the
-    days on which every pair has a difference. `overlap` is as in `score_ranking`.
+    Columns: `predictor`, `other`, `gain, gain_low, gain_high` (of their mean rank ICs on the same
+    stock-days) and `gain_p`, adjusted for all pairs (`dtml.evaluation.family`) on the days that all
+    have.
     """
     pairs = list(combinations(predictions, 2))
     of_pairs = [
@@ -157,10 +147,9 @@ def rank_differences(
 def beside_rules(
     own: Daily, of_rules: Mapping[str, Daily], *, overlap: int = 1
 ) -> dict[str, Any] | None:
-    """Compare a ranking's daily rank ICs with those of rules on the same days, by their names.
+    """Compare a ranking's daily rank ICs with those of rules: `beside_strongest_rule`, of `other`.
 
-    Returns the strongest rule as `beside_strongest_rule` does, with its name as `other`; `gain_p`
-    is adjusted for all the rules. `overlap` is as in `score_ranking`.
+    `gain_p` is adjusted for all the rules.
     """
     if not of_rules:
         return None
@@ -173,8 +162,7 @@ def beside_rules(
 def paired_daily_rank_ics(scores: Days, others: Days, outcome: Days) -> Float[ndarray, "2 days"]:
     """Return the rank IC of some scores and of others on each day, on the stocks that have both.
 
-    Both rank ICs are NaN on a day on which fewer than `MINIMUM_STOCKS` stocks have both scores and
-    an outcome, and one of them where its scores, or the outcomes, are all equal.
+    NaN with fewer than `MINIMUM_STOCKS`, and where scores, or outcomes, are all equal.
     """
     is_known = np.isfinite(scores) & np.isfinite(others)
     return np.stack(
@@ -193,39 +181,36 @@ def both_known(scores: Days, outcome: Days) -> tuple[Days, Days]:
 
 
 def rank_ics(scores: Days, outcome: Days) -> Daily:
-    """Return Spearman's correlation of scores and outcomes on each day.
+    """Return Spearman's correlation of scores and outcomes on each day; NaN where either is
+    constant.
 
-    NaN where either has a single value. A stock that lacks only one of the two distorts it: pass
-    the result of `both_known`.
+    Both must be known on the same stock-days (`both_known`).
     """
     return pearson_ics(ranked(scores), ranked(outcome))
 
 
 def pearson_ics(scores: Days, outcome: Days) -> Daily:
-    """Return the correlation of score and return, not of their ranks, within each day.
+    """Return the correlation of score and return within each day, on stock-days of `both_known`.
 
-    It is NaN where either does not vary, or, where the mean of its equal values is rounded, a
-    figure near 0. Scores and returns must be known on the same stock-days, as `both_known` gives
-    them.
+    NaN where either is constant, or near 0 where the mean of its equal values is rounded.
     """
     x, y = (np.nan_to_num(each - mean_of_known(each, 1)[:, None]) for each in (scores, outcome))
     return quotient((x * y).sum(axis=1), np.sqrt((x**2).sum(axis=1) * (y**2).sum(axis=1)))
 
 
 def within_day_aucs(scores: Days, outcome: Days) -> Daily:
-    """Return each day's share of pairs that the scores rank correctly; NaN on a day without one.
+    """Return each day's share of pairs, of an upper and a lower half by outcome, that scores rank
+    right.
 
-    A pair is a stock whose outcome ranks in the upper half of its day and a stock whose outcome
-    does not. Scores and outcomes must be known on the same stock-days, as `both_known` gives them.
+    NaN without a pair; stock-days as of `both_known`.
     """
     return quotient(*pairs_won(scores, _in_upper_half(outcome)).T)
 
 
 def pairs_won(scores: Days, is_upper: Flags) -> Float[ndarray, "days 2"]:
-    """Count the pairs of an upper and another stock of each day: those won by the upper, and all.
+    """Count each day's pairs of an upper and another stock: those won by the upper, and all.
 
-    Only stocks with a score form pairs; the one with the higher score wins, and a tie is half a
-    pair.
+    Only stocks with a score; a tie is half a pair.
     """
     has_score = np.isfinite(scores)
     upper = is_upper.sum(axis=1)
@@ -237,11 +222,10 @@ def pairs_won(scores: Days, is_upper: Flags) -> Float[ndarray, "days 2"]:
 
 
 def score_groups(scores: Days) -> Int[ndarray, "days stocks"]:
-    """Return the group of each stock-day, from 0 for the lowest scores to 9 for the highest.
+    """Return the tenth of each stock-day, from 0 for the lowest scores to 9; `NO_GROUP` if not
+    ranked.
 
-    Each group has about a tenth of the day's stocks. The first and the last are the tenths that
-    `decile_spreads` compares. Equal scores share a group, so a group may be empty. Stocks that are
-    not ranked have `NO_GROUP`.
+    The outer ones are those of `decile_spreads`. Equal scores share a group, so one may be empty.
     """
     share_below = ranked(scores) + 0.5  # 0 for the lowest score of the day, 1 for the highest
     edges = np.arange(1, DECILES) / DECILES
@@ -256,8 +240,7 @@ def score_groups(scores: Days) -> Int[ndarray, "days stocks"]:
 def decile_spreads(scores: Days, outcome: Days) -> Daily:
     """Return the mean outcome of the day's highest tenth, by scores, less that of the lowest.
 
-    NaN where a tenth has no stock, without scores or with equal ones at that end, and where a stock
-    of either tenth has no outcome.
+    NaN where a tenth has no stock, or equal scores at its end, or a stock without an outcome.
     """
     group_of = score_groups(scores)
     top = mean_of_members(outcome, group_of == DECILES - 1)
@@ -272,9 +255,8 @@ def mean_of_members(values: Days, members: Flags) -> Daily:
 def against_median(scores: Days, outcome: Days) -> Int[ndarray, "days 4"]:
     """Count stock-days predicted and observed in the upper or lower half of their day.
 
-    Columns: predicted upper and observed upper, predicted upper and observed lower, predicted lower
-    and observed upper, predicted lower and observed lower. Equal values share their mean rank; the
-    middle rank counts as lower. Scores and outcomes must be known on the same stock-days.
+    Columns: upper and upper, upper and lower, lower and upper, lower and lower. Equal values share
+    their mean rank; the middle one is lower. Stock-days as of `both_known`.
     """
     kinds = confusion(_in_upper_half(scores), _in_upper_half(outcome), np.isfinite(scores))
     return np.asarray(kinds.sum(axis=1))
@@ -287,8 +269,7 @@ def _in_upper_half(values: Days) -> Flags:
 def rank_ic_t(rank_ic: Daily, *, overlap: int = 1) -> float:
     """Return the mean daily rank IC over its error (Newey & West, 1987), with Bartlett weights.
 
-    `overlap` is the number of days that one outcome spans. Days without a rank IC are left out; NaN
-    with fewer than two, or where the figure does not vary.
+    An outcome spans `overlap` days. NaN with fewer than two known days, or where it does not vary.
     """
     known = rank_ic[np.isfinite(rank_ic)]
     days = len(known)

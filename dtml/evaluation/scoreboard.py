@@ -1,8 +1,7 @@
 """Every predictor beside every other on the same stock-days, with intervals that resample days.
 
-ACC and MCC mix two skills: timing the market, which one-line rules do too, and ranking the stocks
-of a day. `auc` measures the second alone; `same_direction` shows how nearly a predictor gives all
-stocks one direction, as the rules do.
+ACC and MCC mix timing the market, which one-line rules do too, with ranking the stocks of a day,
+which `auc` measures alone.
 """
 
 from collections.abc import Sequence
@@ -35,8 +34,8 @@ Columns = dict[str, Float[ndarray, " predictors"]]
 class Predictor:
     """The probabilities of one predictor.
 
-    `probability` of a rise, in [0, 1], is NaN where there is none; a naive rule has one seed of 0.0
-    and 1.0. `configurations` counts those tried on validation days before this one was kept.
+    `probability` of a rise, in [0, 1], is NaN without one; a naive rule has one seed of 0.0 and
+    1.0. `configurations` counts those tried on validation days.
     """
 
     name: str
@@ -54,27 +53,23 @@ def scoreboard(
     """Return a row a predictor and protocol: the columns of the table `benchmark_score`.
 
     A row is of the stock-days for which every model has a probability. `movement` is the return to
-    `target`, a ratio minus 1, NaN where it is not known; protocol 'all' counts every known return,
-    'published' those large enough for a label. Columns that end in `_mean` or `_sd` (ddof 1, NaN
-    for one seed) are over the seeds of a predictor. All other figures are of its ensemble, the mean
-    probability over the seeds:
+    `target`, a ratio minus 1, NaN unknown; 'all' counts every return, 'published' those with a
+    label. Columns in `_mean` or `_sd` (ddof 1, NaN for one seed) are over seeds; others are of the
+    ensemble, the mean probability over seeds:
 
-    - `n` counts the stock-days, `days` their days, `rises` those that rose; all rows of a protocol
-      have the same ones;
-    - gains are paired differences to the rule with the highest ACC, or MCC, on these days, NaN for
-      that rule itself; `acc_gain_p` and `mcc_gain_p` are their p-values, adjusted for all pairs of
-      a predictor and a rule (`family_p`);
-    - `brier` is a mean squared error; a calibrated predictor has slope 1 and intercept 0, which are
-      NaN where `calibration_line` finds none;
-    - `auc` (.5 is no skill) is the share of pairs of a riser and a faller of the same day in which
-      the riser was the more probable, NaN without such a pair;
-    - `rank_ic` is the mean over days of the rank correlation of probability and return within the
-      day;
+    - gains are paired differences to the rule with the highest ACC, or MCC, NaN for that rule;
+      `acc_gain_p` and `mcc_gain_p` are adjusted for all pairs of a predictor and a rule
+      (`family_p`);
+    - `brier` is a mean squared error; a calibrated predictor has slope 1 and intercept 0, NaN where
+      `calibration_line` finds none;
+    - `auc` (.5 is no skill) is the share of pairs of a riser and a faller of one day ranked
+      correctly, NaN without such a pair;
+    - `rank_ic` is the mean over days of the rank correlation of probability and return;
     - `same_direction`, in [.5, 1], is the larger share of a day's stocks given one direction, mean
       over days.
 
-    Figures `OF_MODELS` are NaN for rules. Raises DtmlError where a rule has no direction and the
-    models have a probability, or where no stock-day counts.
+    Figures `OF_MODELS` are NaN for rules. Raises DtmlError where a rule lacks a direction, or no
+    stock-day counts.
     """
     is_common = common_stock_days(predictors, movement, target)
     frames = []
@@ -129,11 +124,9 @@ def _of_seeds(probability: PerSeed, rose: Flags, counted: Flags) -> Columns:
 
 
 def calibration_line(probability: Flat, rose: Bool[ndarray, " stock_days"]) -> tuple[float, float]:
-    """Return slope and intercept of the calibration line (Cox, 1958).
+    """Return slope and intercept of the calibration line (Cox, 1958), of the outcome on the logit.
 
-    The line is the logistic regression of the outcome on the logit of its probability. Both are NaN
-    where it has no finite solution: one outcome only, one probability only, or a threshold of the
-    probability that separates the two outcomes.
+    NaN without a finite solution: one outcome, one probability, or a threshold that separates.
     """
     log_odds = logit(probability)
     centre = float(log_odds.mean())
@@ -192,10 +185,9 @@ def _gains(
     is_rule: Bool[ndarray, " predictors"],
     statistic: Statistic,
 ) -> Columns:
-    """Return the gain of each predictor over the strongest rule, with its interval and p-value.
+    """Return each predictor's gain over the rule of highest `statistic`, with interval and p-value.
 
-    The strongest rule is the one with the highest `statistic` on these days. The p-values are
-    adjusted for all pairs of a predictor and a rule. All are NaN for the strongest rule itself.
+    P-values are adjusted for all pairs of a predictor and a rule; NaN for that rule.
     """
     rules = np.flatnonzero(is_rule)
     strongest = rules[statistic(counts[:, rules].sum(axis=0)).argmax()]

@@ -1,7 +1,7 @@
 """How far a list of constituents names only stocks that survived, and how much of it has prices.
 
-A list whose stocks all live to its end flatters whoever holds stocks, and slow features most. A
-stock that was a constituent without a price may have been delisted: what it did is not known.
+Survivors flatter whoever holds stocks, and slow features most. A constituent without a price may
+have been delisted.
 """
 
 from dataclasses import dataclass
@@ -20,16 +20,14 @@ SUSPENDED = 20  # days without a price after which a stock counts as ended
 class Survivorship:
     """Counts of a list of constituents over the days that are scored.
 
-    - list_date is the day on which the list was true, as text; None where it is not known, and
-      where the stocks are those of the prices (`of_prices`);
-    - is_dated says whether the list has any date; else its stocks are constituents on every day;
-    - names are the stocks that are constituents on any of the days, `first_names` those that are on
-      the first day, and `last_names` those that are on the last;
-    - first_priced are the names with a price on the first day, constituents then or not;
-    - constituent_days are days as a constituent, summed over the stocks; on `without_price` of them
-      the stock has no price;
-    - last_priced are the names with a price on one of the last `SUSPENDED` days; None where it was
-      not counted, as in less than a year few stocks end.
+    - list_date: the day on which the list was true, as text; None unknown, and for stocks
+      `of_prices`;
+    - is_dated: whether the list has any date; else its stocks are constituents on every day;
+    - names: constituents on any of the days, `first_names` on the first, `last_names` on the last;
+    - first_priced: the names with a price on the first day;
+    - constituent_days: days as a constituent over all stocks, `without_price` of them without one;
+    - last_priced: the names with a price on one of the last `SUSPENDED` days; None in less than a
+      year.
     """
 
     list_date: str | None
@@ -50,10 +48,7 @@ class Survivorship:
 
 
 def survivorship_of(market: Market, days: pd.DatetimeIndex, bars: pd.DataFrame) -> Survivorship:
-    """Count the constituents of a market on some sessions, and those without a bar in `bars`.
-
-    Without a session all counts are 0.
-    """
+    """Count the constituents of a market on some sessions, and those without a bar in `bars`."""
     is_constituent = market.is_constituent(days)
     has_price = np.isfinite(on_grid(bars, "close", days, market.symbols))
     is_name = is_constituent.any(axis=0)

@@ -1,7 +1,4 @@
-"""Named markets, one TOML file each, and users' own markets in files of the same shape.
-
-Every key of a file is checked, and an error is one line that names file and key.
-"""
+"""Named markets, one TOML file each, and users' own; an error is a line with file and key."""
 
 import difflib
 import re
@@ -67,11 +64,10 @@ def load_market(name: str) -> Market:
 
 
 def load_market_file(path: Path, text: str | None = None) -> Market:
-    """Read a user's own market, named after its file; no market of the package may have the name.
+    """Read a user's own market, named after its file, unlike the package's.
 
-    `text`, if given, is read in place of the file, which may no longer exist, and in place of the
-    table of members that it names. The market keeps the file's absolute path and its text, with
-    that of the table, as `file`. Raises UsageError, one line with file and key, for any mistake.
+    `text` takes the place of the file and of its table of members. The market keeps path and texts,
+    as `file`. Raises UsageError for any mistake.
     """
     if path.stem in market_names():
         # Two markets of one name would share their rows in the database.
@@ -84,10 +80,9 @@ def load_market_file(path: Path, text: str | None = None) -> Market:
 
 
 def read_calendars(path: Path) -> dict[str, Calendar]:
-    """Return the calendars of exchanges by code, with the sessions that a file adds to each.
+    """Return exchanges' calendars, with what a file adds, by code; none without the file.
 
-    The file has a table for each exchange, with the keys of a market's [sessions]. Returns an empty
-    dict where there is no such file; raises UsageError for a mistake in it.
+    A table each, with a market's [sessions]. Raises UsageError for a mistake.
     """
     if not path.exists():
         return {}
@@ -102,9 +97,8 @@ def _with_sessions(code: str, sessions: Sessions) -> Calendar:
 def read_market(path: Path, text: str | None = None) -> Market:
     """Read the market that a TOML file, or its `text`, describes; it is named after the file.
 
-    Raises UsageError, one line with file and key, for a file that cannot be read, for a name that
-    no market can have, and for a key that is missing, unknown, mistyped or impossible. The ranges
-    of [model] are checked later, by the configurations that it changes.
+    Raises UsageError, one line with file and key, for an unreadable file, an impossible name, and a
+    key missing, unknown, mistyped or impossible; [model] is checked later.
     """
     if not _NAME.fullmatch(path.stem):
         raise UsageError(
@@ -170,10 +164,7 @@ def _refuse_symbols(second: SecondSource, symbols: set[str], index: str) -> None
 
 
 def _refuse_repeats(stays: tuple[Constituent, ...]) -> None:
-    """Raise DefinitionError where stays of one symbol are not dated one after the other.
-
-    Raise it too where two symbols have the same source symbol.
-    """
+    """Raise DefinitionError where stays of one symbol overlap, or two share a source symbol."""
     last: dict[str, Constituent] = {}
     symbol_at_source: dict[str, str] = {}
     for stay in stays:

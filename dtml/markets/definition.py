@@ -1,7 +1,7 @@
 """A market: its exchange, its index, its constituents with their dates, and how it is traded.
 
-A class is a table of a market's file: it has the types, the ranges and the defaults of its keys,
-from which the table of keys in `dtml/README.md` is made.
+A class is a table of its file, with types, ranges and defaults, from which the table of keys in
+`dtml/README.md` is made.
 """
 
 import re
@@ -486,10 +486,7 @@ class Costs(Definition):
     def of_trades(
         self, sessions: "pd.DatetimeIndex"
     ) -> "tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]":
-        """Return the costs of a purchase and of a sale on each session.
-
-        Both are shares of the value traded.
-        """
+        """Return the costs of a purchase and of a sale on each session, shares of the value."""
         of_any_trade = rate_on(self.commission, sessions) + rate_on(self.half_spread, sessions)
         of_purchase = of_any_trade + rate_on(self.purchase_tax, sessions)
         of_sale = of_any_trade + rate_on(self.sale_tax, sessions)
@@ -520,9 +517,7 @@ TradingKey = Literal[
 
 @dataclass(frozen=True, config=STRICT)
 class Trading(Costs):
-    """How a market is traded.
-
-    The nights hold the `top` stocks of the ranking, in equal parts, or fewer of a short ranking
+    """How a market is traded: the `top` stocks in equal parts
     (`dtml.backtest.turnover.targets`).
     """
 
@@ -766,9 +761,9 @@ SETTINGS = (
 class Market(MarketKeys):
     """A market as its file describes it.
 
-    - constituents, if empty, are the stocks in the prices that the user names;
-    - of_prices says that the constituents are not those of the list, but all stocks in the prices;
-    - members is the text of the table that dates the constituents; None where no table does;
+    - constituents, if empty, are the stocks in the prices;
+    - of_prices: the constituents are all stocks in the prices, not the list's;
+    - members is the text of the table that dates the constituents, or None;
     - file is the path of a user's own market, with its text.
     """
 
@@ -793,19 +788,15 @@ class Market(MarketKeys):
 
     @property
     def eligible_rankers(self) -> tuple[RankerName, ...]:
-        """Return the rankers of which one ranks the stocks of a night.
-
-        These are the one named, or all candidates.
-        """
+        """Return the rankers of which one ranks a night's stocks: the named one, or candidates."""
         if self.ranker == EARNED:
             return self.candidates
         return (self.ranker,)
 
     @property
     def symbols(self) -> tuple[str, ...]:
-        """Return the symbols of all constituents listed, whatever their dates.
-
-        The index is not among them.
+        """Return the symbols of all constituents listed, whatever their dates, without the
+        index.
         """
         return tuple(dict.fromkeys(stay.symbol for stay in self.constituents))
 
@@ -822,10 +813,7 @@ class Market(MarketKeys):
     def is_constituent(
         self, days: "pd.DatetimeIndex", stocks: Sequence[str] | None = None
     ) -> "npt.NDArray[np.bool_]":
-        """Return which stocks were constituents on each day: [days, stocks].
-
-        The stocks are in the order of `symbols`, or of `stocks`.
-        """
+        """Return which of `stocks`, by default `symbols`, were constituents: [days, stocks]."""
         import numpy as np
 
         dates = days.to_numpy().astype("datetime64[D]")  # [days]
@@ -843,18 +831,13 @@ class Market(MarketKeys):
 
     @property
     def is_snapshot(self) -> bool:
-        """Return whether the list gives no dates for its constituents.
-
-        The constituents of one day then stand for all days.
-        """
+        """Return whether the list gives no dates: one day's constituents stand for all days."""
         return all(stay.since is None and stay.until is None for stay in self.constituents)
 
     def with_symbols(self, symbols: Iterable[str]) -> "Market":
-        """Return the same market with these symbols alone as constituents, in the order given.
+        """Return the same market with these symbols alone, but the index, as constituents.
 
-        A stock that the market lists keeps its stays and their details; any other is a constituent
-        without dates. The symbol of the index is left out. Raises UsageError for a symbol that is
-        invalid or given twice.
+        A listed stock keeps its stays. Raises UsageError for one invalid or given twice.
         """
         listed: dict[str, list[Constituent]] = {}
         for stay in self.constituents:

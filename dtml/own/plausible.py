@@ -1,8 +1,4 @@
-"""The highest rank IC that is believed of a user's own model.
-
-Its features cannot look ahead, but a file may read later prices from elsewhere: only a result that
-is too good to be true tells of that.
-"""
+"""The highest rank IC that is believed of a user's own model: its file may read later prices."""
 
 import numpy as np
 
@@ -22,8 +18,7 @@ TIMES_THE_RULES = 3
 def doubt(market: Market, panel: Panel, leg: Leg, scores: Grid, outcome: Grid) -> str:
     """Say why the rank IC of some scores is too good to be true; empty where it is not.
 
-    Scores and outcomes are [days stocks]. The whole 95 % interval must lie beyond the bound: the
-    rank IC of few stocks, or of returns that overlap, may be large by chance.
+    The whole 95 % interval, of [days stocks], must lie beyond the bound.
     """
     bound = highest_believed(market, panel, leg)
     rank_ic = mean_of_days(rank_ics(*both_known(scores, outcome)), overlap=overlap_of(leg))
@@ -41,9 +36,8 @@ def doubt(market: Market, panel: Panel, leg: Leg, scores: Grid, outcome: Grid) -
 def highest_believed(market: Market, panel: Panel, leg: Leg) -> float:
     """Return the rank IC above which no result is believed.
 
-    It is `max_rank_ic` of the market's file, if set; else `BELIEVED`, or `TIMES_THE_RULES` times
-    the largest rank IC, whatever its sign, of a one-line rule on the last `SCORED` days, whichever
-    is more.
+    `max_rank_ic` of the market's file, else the larger of `BELIEVED` and `TIMES_THE_RULES` times
+    the largest size of a rule's on the last `SCORED` days.
     """
     if market.checks.max_rank_ic is not None:
         return market.checks.max_rank_ic

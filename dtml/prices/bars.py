@@ -1,8 +1,8 @@
 """The checks of bars: each is accepted unchanged or rejected with one reason; none is repaired.
 
-A bar is one row of the table that sources return (`BAR_COLUMNS`): prices in the market's currency,
-NaN where the source has no value, `split` the ratio of a split effective that session (2.0 is two
-new shares for one) and `dividend` the cash paid per share, both NaN on ordinary sessions.
+A bar is a row of `BAR_COLUMNS`: prices in the market's currency, NaN missing; `split` the ratio
+effective that session (2.0 is two new shares for one) and `dividend` the cash per share, NaN on
+ordinary sessions.
 """
 
 from collections.abc import Hashable, Iterable, Mapping
@@ -28,9 +28,8 @@ def _brief_jumps(
 ) -> Bool[ndarray, " bars"]:
     """Return which bars of one symbol are a run away from its level, of `LONGEST` bars at most.
 
-    `level` is the logarithm of the price, in the order of time; `explained` marks bars whose move a
-    recorded split explains. The bars before and after a run agree with each other: they differ by
-    at most `max_return`, a ratio. The newest bar is never marked, as no later bar has come back.
+    `level` is the log price; a split explains the `explained`. Bars before and after a run differ
+    by at most `max_return`; the newest is never marked.
     """
     is_leap = np.abs(np.diff(level)) >= LEAP
     marked = np.zeros(len(level), dtype=bool)
@@ -79,21 +78,17 @@ FEWEST_TOGETHER = 5
 
 @dataclass(frozen=True)
 class Checked:
-    """Checked bars in two frames; every bar is in exactly one of them, in the original order.
-
-    `accepted` has `BAR_COLUMNS`; `rejected` has symbol, session, reason (one of `REASONS`) and
-    value, a text that shows what was wrong.
-    """
+    """Bars `accepted` (`BAR_COLUMNS`) or `rejected`: symbol, session, reason, value."""
 
     accepted: pd.DataFrame
     rejected: pd.DataFrame
 
 
 def bars_frame(table: pd.DataFrame) -> pd.DataFrame:
-    """Return `table` in the common shape of bars: `BAR_COLUMNS`, str, datetime64[ns] and float64.
+    """Return `table` in the common shape of bars: `BAR_COLUMNS`, str, naive datetime64[ns],
+    float64.
 
-    Sessions are naive. Columns that the table lacks become NaN, other columns are left out. Some
-    sources write a dividend of 0 and a split of 0 or 1 on ordinary sessions: they become NaN.
+    Missing columns are NaN; so are a dividend of 0 and a split of 0 or 1.
     """
     frame = pd.DataFrame(index=pd.RangeIndex(len(table)))
     frame["symbol"] = table["symbol"].to_numpy()
@@ -123,12 +118,9 @@ def check(
 ) -> Checked:
     """Accept good bars and reject the others, naming for each the first of `REASONS` that applies.
 
-    `sessions` are the exchange's and must span the bars; `closed_until` is its last closed session.
-    `checks` has the bounds `max_return` and `stale_share`. `returns` names the price that returns
-    are taken from; a symbol without any adjusted close is judged by its close. The first bar of a
-    symbol has nothing to be compared with. `market_size` is the number of stocks that a session
-    should have, for a table that holds only some of them: a single halted stock is then no stale
-    day.
+    `sessions` of the exchange span the bars; `closed_until` is its last closed one. `returns` names
+    the price that returns are taken from; a symbol without adjusted closes is judged by its close.
+    `market_size` stocks should be in a session: of a part of a market, one halt is no stale day.
     """
     rows = bars.reset_index(drop=True)  # below, the label of a row is its position
     session, close, volume = rows["session"], rows["close"], rows["volume"]
@@ -214,11 +206,7 @@ def check(
 
 
 def _duplicates(rows: pd.DataFrame) -> "pd.Series[bool]":
-    """Return the rows that share symbol and session.
-
-    All of them are marked where they differ, as any of them may be correct. Where they are equal in
-    every column the first is a good bar, and only its repeats are marked.
-    """
+    """Return the rows that share symbol and session: all where they differ, else the repeats."""
     is_shared = rows.duplicated(["symbol", "session"], keep=False)
     # A symbol and session whose rows are all equal keeps one row here, the first.
     distinct = rows[is_shared].drop_duplicates()
@@ -237,11 +225,7 @@ def _last_bars(rows: pd.DataFrame, usable: "pd.Series[bool]") -> pd.DataFrame:
 
 
 def _is_split(rows: pd.DataFrame, last: pd.DataFrame, max_return: float) -> "pd.Series[bool]":
-    """Return which bars have an ordinary return once it is multiplied by their recorded split.
-
-    That is the return of a split by which the bars before were not divided. One by which they were
-    has an ordinary return anyway.
-    """
+    """Return which bars have an ordinary return once it is multiplied by their recorded split."""
     return (rows["price"] / last["price"] * rows["split"] - 1).abs() <= max_return
 
 

@@ -1,7 +1,4 @@
-"""Changes from bar to bar, and which bars are close enough together to be compared.
-
-A stock's bars are counted one after the other: the bar before a halt precedes the bar after it.
-"""
+"""Changes from bar to bar, across halts, and which bars are close enough to be compared."""
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -27,11 +24,9 @@ def change(values: Column, count: int = 1) -> Column:
 
 
 def reads_enough(position: Places, era: Places, count: int) -> Bool[ndarray, "bars stocks"]:
-    """Return whether the last `count` bars are close enough together and share a unit of account.
+    """Return whether the last `count` bars have at most `MAX_GAP` missing sessions, and one unit.
 
-    They are if at most `MAX_GAP` sessions are missing between the first and the last of them.
-    `position` is the session of each bar, counted from 0. `era` counts the changes of the unit: two
-    bars with the same count share it. False where there are fewer than `count` bars.
+    `position` is each bar's session; `era` counts changes of the unit.
     """
     back = count - 1
     enough: Bool[ndarray, "bars stocks"] = np.zeros_like(position, dtype=bool)

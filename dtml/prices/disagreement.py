@@ -1,19 +1,14 @@
 """Compare stored bars with those of a second source: what differs, and by how much.
 
-Two honest sources never agree to the last digit. Each field has a tolerance, and only what exceeds
-it is a disagreement:
+Two honest sources never agree to the last digit; only what exceeds a tolerance is a disagreement:
 
-- close: .1 %. The official close of the listing exchange and the last trade of all exchanges are a
-  few hundredths of a percent apart.
-- open, high, low: .5 %. They depend on which exchanges, auctions and odd lots a source counts. They
-  are not compared where the close differs, as one of another unit does.
-- Prices may differ by a cent more: sources round, and so they round old prices that were divided by
-  later splits.
-- volume: a factor of ten. Consolidated volume is often three to five times that of the listing
-  exchange alone; lots of 100 shares in place of shares are a factor of 100. An index has no volume
-  of its own, and of few shares, rounding to lots decides.
-- adj_close: only its change against the close from one session to the next. Its level says nothing:
-  a dividend that one source takes out a day later moves its whole past.
+- close: .1 %. Official closes and the last trade of all exchanges are hundredths of a percent
+  apart.
+- open, high, low: .5 %, by exchanges, auctions and odd lots; not where the close differs.
+- Prices may differ by a cent more: sources round, also prices divided by later splits.
+- volume: a factor of ten. Consolidated volume is often three to five times the listing exchange's;
+  lots of 100 shares are a factor of 100. Not of an index, nor of few shares.
+- adj_close: only its change against the close: a dividend a day later moves its whole past.
 - dividend: 1 %, for rounding. split: .1 %. One that only one source has is a disagreement.
 """
 
@@ -43,11 +38,9 @@ EVENTS = ("dividend", "split")
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a comparison found.
+    """What a comparison found, of `symbols` and of the number of `bars` that both have.
 
-    `differing` has a row for each value that differs: symbol, session, field, first_value,
-    second_value and difference, second_value / first_value - 1. `symbols` are those that were
-    compared, and `bars` is the number of bars that both have.
+    `differing`: symbol, session, field, first_value, second_value, difference (second / first - 1).
     """
 
     differing: pd.DataFrame
@@ -63,11 +56,10 @@ def compare(
     fields: Sequence[str],
     index_symbol: str,
 ) -> Comparison:
-    """Compare two bars frames of the same symbols on these `sessions`, the exchange's own.
+    """Compare two bars frames on the exchange's `sessions`, in `fields`, but volumes of
+    `index_symbol`.
 
-    `fields` are columns of bars; the volumes of `index_symbol` are not compared. Where one source
-    lists a symbol later than the other, the symbol is compared from the later beginning on; it is
-    not compared where only one source has it at all.
+    A symbol is compared from the later of its beginnings on, if both sources have it.
     """
     pairs = _pairs(stored, second, sessions)
     is_of_both = pairs["held"] == "both"
@@ -119,10 +111,8 @@ def _differ(
 def _pairs(stored: pd.DataFrame, second: pd.DataFrame, sessions: pd.DatetimeIndex) -> pd.DataFrame:
     """Return a row for each symbol and session of which a source has a close, sorted by both.
 
-    `held` says who has the bar: 'both', or 'left_only' (the first source, `stored`), or
-    'right_only' (the second). The other columns are those of bars with the ending _first or
-    _second. A symbol's bars before the later of its two beginnings are left out, and all bars of a
-    symbol that only one source has.
+    `held`: 'both', 'left_only' (stored), 'right_only'; others end in _first or _second. From the
+    later beginning on, of symbols that both have.
     """
     first_bars, second_bars = (
         bars.loc[

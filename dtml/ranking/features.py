@@ -1,9 +1,7 @@
 """Some forty price-volume features of a stock in a session, to be ranked within the day.
 
-Each is a pure function of `Bars` that states its unit and range. It reads the session's own bar and
-earlier ones only; a stock's bars are counted one after the other, so the bar before a halt precedes
-the bar after it. A feature that lacks a bar it needs is missing (NaN), and so is a quotient by a
-price, a deviation or a mean of 0.
+Each is a function of `Bars` that states its unit and range, and reads the session's own bar and
+earlier ones, across halts. NaN where a bar is missing, or a divisor is 0.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -32,12 +30,11 @@ MONTH = 23  # sessions, at most
 
 @dataclass(frozen=True)
 class Bars:
-    """The bars of each stock in time, with the missing ones last.
+    """The bars of each stock in time, [bars stocks], the missing ones last.
 
-    Every field is [bars stocks]: the first row has the first bar of each stock. Prices are in
-    adjusted currency units, `volume` in shares, `value` in currency units. `market` is the mean
-    return over all stocks in the session of a bar; `peers` is the same over the stock's peers;
-    `position` is the row of the bar in the panel's grids.
+    Prices are in adjusted currency units, `volume` in shares, `value` in currency units. `market`
+    is the session's mean return over all stocks, `peers` over the stock's peers; `position` the row
+    in the panel.
     """
 
     open: Column
@@ -52,10 +49,7 @@ class Bars:
 
     @classmethod
     def of(cls, panel: Panel, *, max_return: float = np.inf) -> "Bars":
-        """Return the bars of a panel.
-
-        Changes beyond `max_return` enter no mean of `market` and `peers`.
-        """
+        """Return a panel's bars; changes beyond `max_return` enter no mean of others."""
         # For each stock, the rows of the grid with a bar, then the others.
         position = np.argsort(~panel.observed, axis=0, kind="stable")
 
@@ -95,20 +89,14 @@ class Bars:
 
 @dataclass(frozen=True)
 class Feature:
-    """A feature: the function `of` that computes it, and the number of bars that it reads.
-
-    The session's own bar counts.
-    """
+    """A feature: its function, and how many bars that reads, the session's own included."""
 
     bars: int
     of: Callable[[Bars], Column]
 
 
 def rolling(values: Column, count: int, statistic: Callable[..., ndarray]) -> Column:
-    """Return a statistic of the last `count` values.
-
-    NaN where one is missing, or where there are fewer.
-    """
+    """Return a statistic of the last `count` values; NaN where one is missing."""
     result = np.full_like(values, np.nan)
     if len(values) < count:
         return result
@@ -130,10 +118,7 @@ def past_return(bars: Bars, *, count: int, less: int = 0) -> Column:
 
 
 def cumulated(returns: Column, count: int) -> Column:
-    """Return what the last `count` returns make together, a return above -1.
-
-    NaN where one of them is missing or is a loss of everything.
-    """
+    """Return what the last `count` returns make together, above -1; NaN if missing or lost."""
     with np.errstate(divide="ignore"):
         logarithms = np.log1p(returns)
     logarithms[~np.isfinite(logarithms)] = np.nan
@@ -153,10 +138,7 @@ def place_in_range(bars: Bars, *, count: int) -> Column:
 
 
 def of_returns(bars: Bars, *, count: int, statistic: Callable[..., ndarray]) -> Column:
-    """Return a statistic of the last returns.
-
-    It is their standard deviation, 0 or more, or an extreme, above -1.
-    """
+    """Return a statistic of the last returns: a deviation, 0 or more, or an extreme, above -1."""
     return rolling(bars.returns, count, statistic)
 
 
@@ -166,18 +148,12 @@ def relative_volume(bars: Bars, *, count: int) -> Column:
 
 
 def illiquidity(bars: Bars, *, count: int) -> Column:
-    """Return the mean of the absolute return divided by the traded value (Amihud, 2002).
-
-    Its unit is one over a unit of currency.
-    """
+    """Return the mean absolute return over traded value (Amihud, 2002), per unit of currency."""
     return mean(_share(np.abs(bars.returns), bars.value), count)
 
 
 def volume_correlation(bars: Bars, *, count: int) -> Column:
-    """Return the correlation of the last returns with the changes of volume, -1 to 1.
-
-    The changes are logarithms of ratios.
-    """
+    """Return the correlation of the last returns with log changes of volume, -1 to 1."""
     with np.errstate(divide="ignore", invalid="ignore"):
         changes = np.log(bars.volume / before(bars.volume, 1))
     changes[~np.isfinite(changes)] = np.nan
@@ -199,10 +175,7 @@ def beta(bars: Bars, *, count: int) -> Column:
 
 
 def residual(bars: Bars, *, count: int, last: int) -> Column:
-    """Return the mean of the last returns less `beta` times the market's.
-
-    The beta is that of `count` bars.
-    """
+    """Return the mean of the last returns less `beta`, of `count` bars, times the market's."""
     of_market = beta(bars, count=count) * mean(bars.market, last)
     return np.asarray(mean(bars.returns, last) - of_market)
 
@@ -223,10 +196,7 @@ def intraday_return(bars: Bars, *, count: int) -> Column:
 
 
 def average_over_close(bars: Bars, *, count: int) -> Column:
-    """Return the mean of the last closes over the close, minus 1, above -1.
-
-    These are the paper's moving averages.
-    """
+    """Return the mean of the last closes over the close, minus 1, above -1 (the paper's)."""
     return np.asarray(mean(bars.close, count) / bars.close - 1)
 
 
@@ -298,11 +268,9 @@ def ranked_features(
 ) -> Features:
     """Return every feature's rank within the day, [sessions stocks features], in [-0.5, 0.5].
 
-    The last axis is in the order of the `feature_set` in `FEATURE_SETS`. A rank is NaN where the
-    feature is missing or the stock is not ranked; features that are not in `names` are all NaN. A
-    stock is ranked on the days on which it has a bar and is `among` the constituents (None: all
-    are). A change beyond `max_return` counts as a change of the unit of account: no feature reads
-    prices from both sides of it, nor over a long halt (`reads_enough`).
+    In the order of FEATURE_SETS; NaN where missing, not in `names`, or the stock has no bar or is
+    not `among` the constituents (None: all are). No feature reads prices from both sides of a
+    change beyond `max_return`, nor over a long halt (`reads_enough`).
     """
     bars = Bars.of(panel, max_return=max_return)
     is_unit_change = np.abs(np.nan_to_num(bars.returns)) > max_return
@@ -351,13 +319,12 @@ def _share(part: Column, whole: Column) -> Column:
 
 
 def peer_returns(returns: Grid, sessions: pd.DatetimeIndex) -> Grid:
-    """Return the mean return of the peers of each stock in each session, a ratio minus 1.
+    """Return the mean return of each stock's peers in each session, a ratio minus 1; NaN without
+    any.
 
-    It is NaN where no peer has a return. The peers of a stock in a month are the `PEERS` stocks, or
-    fewer, whose returns, less the mean of each day, have the highest correlation, above 0, with its
-    own over the `SESSIONS` before that month, or as many as there are, if not fewer than
-    `LEAST_SESSIONS`. Months are those of the calendar, so that neither later bars nor, with all
-    `SESSIONS` before a month, an earlier start of the history change the peers.
+    A month's peers are the up to `PEERS` stocks whose returns, less the day's mean, correlate most,
+    above 0, over the `SESSIONS` before it, at least `LEAST_SESSIONS`. Neither later bars nor an
+    earlier start change them.
     """
     means = np.full_like(returns, np.nan)
     months = sessions.year * 12 + sessions.month
@@ -376,10 +343,7 @@ def peer_returns(returns: Grid, sessions: pd.DatetimeIndex) -> Grid:
 
 
 def _peers(returns: Float[ndarray, "sessions stocks"]) -> Int[ndarray, "stocks peers"]:
-    """Return the positions of each stock's peers, -1 for a missing one.
-
-    A missing return adds nothing to a correlation.
-    """
+    """Return the positions of each stock's peers, -1 missing; a missing return adds nothing."""
     is_known = np.isfinite(returns)
     day_mean = mean_of_known(returns, 1)[:, None]  # [sessions 1]
     excess = np.where(is_known, returns - day_mean, np.nan)
@@ -413,10 +377,7 @@ RULES_READ = max(FEATURES[feature].bars for feature, _ in RULES.values())
 
 
 def rule_scores(features: Features, rule: str) -> Grid:
-    """Return the score that a rule gives each stock-day.
-
-    `features` are ranked, in the order of `FEATURES`.
-    """
+    """Return the score that a rule gives each stock-day, from ranked `features` in order."""
     feature, sign = RULES[rule]
     column = list(FEATURES).index(feature)
     return sign * np.asarray(features[..., column], dtype=float)

@@ -1,6 +1,6 @@
 """The legs of a return that can be predicted at a close, and the outcome of each stock.
 
-A leg is the time over which a return is measured: from one open or close to a later one.
+A leg is from one open or close to a later one.
 """
 
 from typing import Literal, NamedTuple
@@ -47,20 +47,13 @@ def sessions_to(leg: Leg) -> int:
 
 
 def overlap_of(leg: Leg) -> int:
-    """Return the number of days whose outcomes share a part of their span; 1 if none do.
-
-    An outcome over one session, whichever it is, shares nothing with that of the next day.
-    """
+    """Return the number of days whose outcomes share a part of their span; 1 if none do."""
     start, end = ENDS[leg]
     return max(end.sessions - start.sessions, 1)
 
 
 def has_opens(panel: Panel) -> bool:
-    """Say whether any bar has an open, a high or a low other than its close.
-
-    Prices that came as closes alone have none: their other prices were set to the close. True for a
-    panel without a bar.
-    """
+    """Say whether any bar has an open, high or low other than its close; True without a bar."""
     is_flat = (panel.open == panel.close) & (panel.high == panel.close)
     is_flat &= panel.low == panel.close
     return not panel.observed.any() or not is_flat[panel.observed].all()
@@ -76,11 +69,9 @@ def measured_legs(panel: Panel) -> tuple[Leg, ...]:
 def outcomes(panel: Panel, leg: Leg, *, max_return: float = np.inf) -> Grid:
     """Return the return of each stock over a leg that begins at each session's close or after.
 
-    Returns are ratios minus 1, [sessions stocks], NaN where either price is missing. A close that
-    moves by more than `max_return` from the close before it, however many sessions earlier, is
-    taken for a corporate action, which is no return: the outcome is NaN where there is one after
-    the session's close and up to the close of the session in which the leg ends. An open that far
-    from the close before it counts as missing.
+    Ratios minus 1, [sessions stocks], NaN where a price is missing, and where a close within the
+    leg moves by more than `max_return` from the one before it, however long ago: a corporate
+    action. An open so far from it is missing.
     """
     start, end = ENDS[leg]
     last_close = pd.DataFrame(panel.close).ffill().to_numpy()  # of each session, or before it

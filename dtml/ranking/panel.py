@@ -22,9 +22,8 @@ ROUNDING = 1e-12  # above the differences of sums of equal ranks, below those of
 class Panel:
     """Bars of stocks by session; NaN where there is none.
 
-    `open, high, low, close` are in currency units, each multiplied by adjusted over unadjusted
-    close of its bar, so that no dividend or split opens a gap; `volume` counts shares, and
-    `value` is the unadjusted close times volume.
+    Prices are in currency units times adjusted over unadjusted close; `volume` in shares, `value`
+    the unadjusted close times volume.
     """
 
     sessions: pd.DatetimeIndex
@@ -53,12 +52,10 @@ class Panel:
 def panel_of(
     bars: pd.DataFrame, *, sessions: pd.DatetimeIndex, symbols: tuple[str, ...], returns: Returns
 ) -> Panel:
-    """Return the panel of these stocks on those of the sessions in which enough of them have a bar.
+    """Return the panel of these stocks on the sessions in which enough have a bar (`sessions_met`).
 
-    Enough is a share of the usual number of them, not of all `symbols` (`sessions_met`). `bars` is
-    the long frame `symbol, session, open, high, low, close, adj_close, volume`; `returns` names the
-    close that returns are taken from. A price of 0 or less becomes missing. Bars that nobody
-    `traded` are left out.
+    `bars`: `symbol, session, open, high, low, close, adj_close, volume`; `returns` names the close
+    of returns. A price of 0 or less is missing; bars that nobody `traded` are left out.
     """
     bars = bars[bars["symbol"].isin(symbols)]
     bars = bars[traded(bars)]
@@ -84,9 +81,9 @@ def panel_of(
 
 
 def ranked(values: Float[ndarray, "days stocks"]) -> Float[ndarray, "days stocks"]:
-    """Return the ranks within each day, scaled to [-0.5, 0.5].
+    """Return the ranks within each day, scaled to [-0.5, 0.5], ties sharing their mean; NaN stays.
 
-    Ties share their mean rank, NaN stays. A stock that is alone on its day has rank 0.
+    A stock that is alone on its day has rank 0.
     """
     ranks = pd.DataFrame(values).rank(axis=1).to_numpy()  # 1 for the lowest
     # A day in one piece: its sums are then the same to the last bit whatever days are beside it.
@@ -98,12 +95,10 @@ def ranked(values: Float[ndarray, "days stocks"]) -> Float[ndarray, "days stocks
 
 
 def places(scores: Float[ndarray, "days stocks"]) -> Float[ndarray, "days stocks"]:
-    """Return the place of each stock in its day, 1 for the highest score.
+    """Return the place of each stock in its day, 1 for the highest score, NaN without one.
 
-    It is NaN for one without a finite score. Rankings, portfolios, orders and the paper account all
-    rank stocks by this function. Of equal scores the first column comes first. Columns are in the
-    order of symbols, which every market's context sorts, so that a reader of the stored scores can
-    decide ties the same way.
+    The first column of equal scores comes first: columns are sorted by symbol, so that a reader of
+    stored scores can decide ties the same way.
     """
     has_score = np.isfinite(scores)
     # In rising order the best score comes first and a missing one last.
@@ -114,11 +109,9 @@ def places(scores: Float[ndarray, "days stocks"]) -> Float[ndarray, "days stocks
 
 
 def with_ties(means: Float[ndarray, "days stocks"]) -> Float[ndarray, "days stocks"]:
-    """Return means of ranks, with those of a day made equal that differ only by rounding.
+    """Return means of ranks, those equal that differ only by rounding, at most `ROUNDING` in a row.
 
-    NaN stays. The last bits of a sum of ranks that are no binary fractions depend on the order of
-    its terms, so that equal means would be ranked by chance. A mean ties with the next lower one of
-    its day where they are at most `ROUNDING` apart.
+    Otherwise equal means would be ranked by chance, by the order of their terms. NaN stays.
     """
     order = np.argsort(means, axis=1, kind="stable")  # NaN comes last
     rising = np.take_along_axis(means, order, axis=1)

@@ -1,7 +1,4 @@
-"""The inputs of a walk forward through history, and its folds.
-
-A walk trains on what was known, scores the next sessions, and trains again.
-"""
+"""The inputs of a walk forward through history, and its folds: train, score, train again."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,11 +23,7 @@ RETRAIN_EVERY = 63  # sessions that each model scores
 
 
 def market_panel(market: Market, bars: pd.DataFrame, symbols: tuple[str, ...] = ()) -> Panel:
-    """Return the panel of a market's stocks, or of `symbols` alone, if any.
-
-    Its sessions lie between the first and the last of all bars given; those in which few of the
-    stocks have a bar are left out (`panel_of`).
-    """
+    """Return the `panel_of` a market's stocks, or `symbols`, over the sessions of all bars."""
     days = bars["session"]
     first = days.min().date()
     last = days.max().date()
@@ -47,10 +40,8 @@ def market_panel(market: Market, bars: pd.DataFrame, symbols: tuple[str, ...] = 
 class History:
     """The inputs of a walk: ranked features of each session, and the outcomes of a leg.
 
-    A leg is the part of the following sessions over which a return is measured; it begins at the
-    session's close or later. `there` marks the stock-days that are ranked: constituents with a bar.
-    `outcome` is the return over the leg, a ratio minus 1, NaN for the other stock-days and where it
-    is not known.
+    `there` marks the stock-days ranked: constituents with a bar. `outcome` is the return over the
+    leg, which begins at the session's close or later, a ratio minus 1, else NaN.
     """
 
     panel: Panel
@@ -70,12 +61,11 @@ class History:
         names: Names = ALL,
         feature_set: FeatureSet = "usual",
     ) -> "History":
-        """Return the history of a panel's constituents, with the features of these `names`.
+        """Return the history of a panel, `among` constituents (None: all), with features of
+        `feature_set`.
 
-        The columns are those of the `feature_set`. `among` marks the stock-days of constituents,
-        None for all. A change beyond `max_return` is taken for a corporate action. Features that
-        are not in `names` are NaN. Raises DtmlError for a leg that begins or ends at an open where
-        the prices are closes alone.
+        Not in `names`: NaN. A change beyond `max_return` is a corporate action. Raises DtmlError
+        for a leg from or to an open where prices are closes alone.
         """
         measured = measured_legs(panel)
         if leg not in measured:
@@ -101,37 +91,27 @@ class History:
 
     @cached_property
     def relative(self) -> Grid:
-        """Return the rank of each outcome within its day, in [-0.5, 0.5].
-
-        Above 0 is above the day's median. Outcomes that tie share the mean of their ranks, which
-        may be above 0 at the median itself.
-        """
+        """Return the rank of each outcome in its day, in [-0.5, 0.5], ties sharing their mean."""
         return ranked(self.outcome)
 
     def rows(self, days: slice) -> tuple[Float[ndarray, "rows features"], Float[ndarray, " rows"]]:
-        """Return the features and relative outcomes of some sessions.
-
-        They are those of the stock-days that have an outcome.
-        """
+        """Return the features and relative outcomes of stock-days with an outcome."""
         relative = self.relative[days]
         has_outcome = np.isfinite(relative)
         return self.features[days][has_outcome], relative[has_outcome]
 
 
 def earliest(leg: Leg) -> int:
-    """Return the first position of a panel that a walk can score.
-
-    The outcomes of `MINIMUM_TRAIN_DAYS` are known `GAP` sessions before it.
-    """
+    """Return the first position to score: `MINIMUM_TRAIN_DAYS` are known `GAP` before it."""
     return MINIMUM_TRAIN_DAYS + GAP + sessions_to(leg) - 1
 
 
 def folds(history: History, first: pd.Timestamp, last: pd.Timestamp) -> list[Split]:
     """Return the folds of a walk that scores the closes from `first` to `last`.
 
-    Each model is trained on every session whose outcome ended at least `GAP` sessions before the
-    first close that it scores. Raises DtmlError when the first model has too few sessions, when
-    prices end before `last`, or when no session has enough outcomes that differ to score a ranking.
+    A model learns from sessions whose outcome ended `GAP` sessions before its first close. Raises
+    DtmlError for too few, for prices that end before `last`, and for no outcomes to score a
+    ranking.
     """
     sessions = history.panel.sessions
     if last > sessions[-1]:

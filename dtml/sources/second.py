@@ -23,7 +23,7 @@ Listed = TypeVar("Listed", Index, Constituent)
 class SecondFeed(Source):
     """A source that gives its bars under the market's symbols and in the market's currency.
 
-    `names` maps each of the market's symbols that the source calls otherwise to the source's own.
+    `names` has the source's own symbol for each that it calls otherwise.
     """
 
     source: Source
@@ -43,11 +43,7 @@ class SecondFeed(Source):
             return self.source.fields()
 
     def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
-        """Return the bars of each symbol of `first`, from its own first session to `last`.
-
-        Symbols are the market's, and prices and dividends are in its currency. Bars of other
-        symbols are dropped.
-        """
+        """Return each symbol's bars, in the market's terms, from its first session to `last`."""
         asked = {self.names.get(symbol, symbol): day for symbol, day in first.items()}
         with _naming_its_columns():
             answer = self.source.fetch(asked, last)
@@ -75,8 +71,7 @@ def _naming_its_columns() -> Iterator[None]:
 def open_second_source(market: Market) -> SecondFeed:
     """Return the second source of a market that names one.
 
-    Raises UsageError where it cannot be opened, as `open_source` does, and where the second
-    source's symbol of one stock is also that of another stock or of the index.
+    Raises UsageError as `open_source`, and where one symbol of it means two of the market's.
     """
     second = market.second_source
     assert second is not None
@@ -99,12 +94,9 @@ def _renamed(stock: Listed, names: Mapping[str, str]) -> Listed:
 
 
 def _names(market: Market) -> dict[str, str]:
-    """Return the second source's symbols by the market's.
+    """Return the second source's symbols by the market's: with the `suffix`, or as `symbols` lists.
 
-    With a `suffix` in the market's file, a stock's is the market's symbol and the suffix, unless
-    the file lists another under `symbols`. A symbol that both sources have in common may be
-    missing. Raises UsageError where a name returned is that of two symbols, or is also the symbol
-    of a stock or an index that is missing.
+    Those in common may be missing. Raises UsageError where one means two.
     """
     second = market.second_source
     assert second is not None

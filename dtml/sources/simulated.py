@@ -1,12 +1,10 @@
 """A seeded market whose best possible accuracy is known, on the sessions of a real exchange.
 
-Leaders rise and fall on news of their own. Each follower copies its leader's last session with a
-known correlation; the rest of its return comes from the market, its sector and itself. Nothing else
-can be predicted: on a follower the best possible accuracy is that of the sign of its leader's last
-return, on a leader it is one half, so only a model that looks across stocks can beat a coin. There
-are splits, dividends, halts (sessions without a bar) and one late listing. A price depends only on
-the seed and the sessions before it. The adjusted close ends at the close, as Yahoo's does: each
-split and dividend scales all earlier ones, and nothing else restates them.
+Leaders move on news of their own; a follower copies its leader's last session with a known
+correlation, and the rest of its return is market, sector and itself. So on a follower the best
+accuracy is that of the sign of its leader's last return, on a leader one half. There are splits,
+dividends, halts and one late listing. A price depends only on the seed and the sessions before it.
+The adjusted close ends at the close, as Yahoo's does.
 """
 
 import math
@@ -42,10 +40,7 @@ LISTING = date(2019, 6, 3)
 
 @dataclass(frozen=True)
 class SimulatedMarket:
-    """The settings of the market, and what is drawn from them.
-
-    `correlation` is that of a follower's return with its leader's return of the session before.
-    """
+    """The market's settings; `correlation` is of a follower with its leader's last return."""
 
     leaders: int = 10
     followers: int = 2  # of each leader
@@ -75,17 +70,17 @@ class SimulatedMarket:
     def best_accuracy(self) -> float:
         """Return the accuracy on followers that no model can beat in the long run.
 
-        A follower's return and its leader's last return are jointly normal with this correlation,
-        so their signs agree with probability 1/2 + arcsin(correlation) / pi (Sheppard, 1899).
+        Jointly normal returns agree in sign with probability 1/2 + arcsin(correlation) / pi
+        (Sheppard, 1899).
         """
         return 0.5 + math.asin(self.correlation) / math.pi
 
     @property
     def best_rank_ic(self) -> float:
-        """Return the mean rank IC, over drawn sessions, of the expected returns.
+        """Return the mean rank IC, over drawn sessions, of the expected returns, which no score
+        exceeds.
 
-        No score ranks a day's stocks better. A follower's expected return is its leader's last one
-        times the correlation, a leader's is 0.
+        A follower's is its leader's last return times the correlation, a leader's is 0.
         """
         returns = self.returns(BEST_OVER)
         copied = np.repeat(returns[:-1, : self.leaders], self.followers, axis=1)
@@ -131,10 +126,7 @@ class SimulatedMarket:
         return self.generator(stream).random((sessions, len(self.symbols))) < rate
 
     def generator(self, stream: str) -> np.random.Generator:
-        """Return a new generator of a stream.
-
-        As it is drawn from session by session, later sessions do not change earlier ones.
-        """
+        """Return a stream's new generator, drawn by session: later ones change no earlier."""
         return np.random.default_rng([self.seed, *stream.encode()])
 
 
@@ -202,11 +194,11 @@ class SimulatedSource(Source):
         *,
         actions: bool,
     ) -> pd.DataFrame:
-        """Turn log returns, [sessions stocks], into bars of the stock-days that have `traded`.
+        """Turn log returns, [sessions stocks], into bars of the stock-days `traded`, by session and
+        symbol.
 
-        The adjusted close carries the total return, the close is the price paid. With `actions`
-        there are splits and dividends; the index has none. The rows are in the order of sessions,
-        then of `symbols`.
+        The adjusted close carries the total return, the close is the price paid; `actions` are
+        splits and dividends.
         """
         total = 100 * np.exp(np.cumsum(returns, axis=0))
         split = np.ones_like(returns)  # new shares per old share

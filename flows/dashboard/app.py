@@ -1,12 +1,12 @@
 """Serve the prediction history as pages to browse, from a store that is opened read-only.
 
-Every page has an address of its own and can be read without a script; its charts become interactive
-in a browser that runs the one script of this server.
+Every page has an address of its own and can be read without a script; charts become interactive in
+a browser that runs this server's one script.
 
-Browsers tell in a header which site a request comes from: requests that pages of other sites make
-are rejected, but a link that a person follows to a page is answered, and so are other programs.
-Headers on every answer forbid a browser to do anything with it but show it. Visitors' SQL runs in
-separate threads, a limited number at once, and ends when its client disconnects."""
+Requests that pages of other sites make, as browsers tell in a header, are rejected; followed links
+and other programs are answered. Headers forbid a browser to do anything but show an answer.
+Visitors' SQL runs in a limited number of threads, and ends when its client disconnects.
+"""
 
 import asyncio
 import logging
@@ -91,10 +91,7 @@ REFUSAL = "this dashboard rejects requests from other sites: open the address in
 
 
 def is_of_another_site(headers: Headers) -> bool:
-    """Return whether a request comes from a page of another site, by the headers of its browser.
-
-    False for programs and old browsers, which send none of them.
-    """
+    """Return whether a page of another site requests this; False without a browser's headers."""
     origin = headers.get("origin")
     if origin is not None:
         host = headers.get("host", "")
@@ -104,11 +101,7 @@ def is_of_another_site(headers: Headers) -> bool:
 
 
 def is_followed_link(headers: Headers) -> bool:
-    """Return whether a browser requests a page to show in a window, as after a click on a link.
-
-    False for requests of a frame or a script, for a form that is posted, and for a page that is
-    fetched in advance.
-    """
+    """Return whether a browser requests a page to show in a window, as after a click on a link."""
     return (
         "origin" not in headers
         and headers.get("sec-fetch-mode") == "navigate"
@@ -120,9 +113,7 @@ def is_followed_link(headers: Headers) -> bool:
 def guarded(app: ASGIApp) -> ASGIApp:
     """Return the application behind a guard, with undecoded paths and HEADERS on every answer.
 
-    Requests by pages of other sites are answered with 403 before any work is done for them. A name
-    in a path may contain a slash, which is sent as %2F and must not become a separator. The
-    headers, also of refusals, allow a browser to do nothing with an answer but show it.
+    Requests by pages of other sites get 403. A slash in a name, sent as %2F, is no separator.
     """
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -191,10 +182,10 @@ def router_of(kind: str) -> APIRouter:
 
 
 async def run_statement(request: Request, work: Work[T]) -> T:
-    """Return the result of `work`, a visitor's statement, which runs in a thread of low priority.
+    """Return the result of a visitor's statement, in a thread of low priority, until he
+    disconnects.
 
-    It is interrupted when its client disconnects. Raises HTTPException: a 403 for a link of another
-    site, a 429 when STATEMENTS are running.
+    Raises HTTPException: 403 for a link of another site, 429 when STATEMENTS are running.
     """
     if is_of_another_site(request.headers):
         raise HTTPException(
@@ -209,10 +200,7 @@ async def run_statement(request: Request, work: Work[T]) -> T:
 
 
 async def run_while_read(request: Request, work: Work[T]) -> T:
-    """Return the result of `work`, which runs in a thread for pages.
-
-    It is interrupted when its client disconnects.
-    """
+    """Return the result of `work`, in a thread for pages, until its client disconnects."""
     interruption = Interruption()
     async with ended_with_its_reader(request, interruption):
         return await run_sync(work, interruption)
@@ -255,9 +243,8 @@ def _give_way() -> None:
 async def workers(app: FastAPI) -> AsyncIterator[None]:
     """Set what an application needs while it runs, and make its first page before it is served.
 
-    Pages have at most `WORKERS` threads, so that each of these gets a connection. The script of the
-    charts, the calendars and what the first page reads take a second or two, which no visitor needs
-    to wait for; a store that does not answer delays the start by READY_LIMIT_S at most.
+    Pages have at most `WORKERS` threads, so that each gets a connection. A store that does not
+    answer delays the start by READY_LIMIT_S.
     """
     app.state.threads = ThreadPoolExecutor(STATEMENTS, "statement", _give_way)
     app.state.cancellers = CapacityLimiter(STATEMENTS)
@@ -301,11 +288,10 @@ Markets = Annotated[Sequence[str], Query()]
 
 
 def dashboard(engine: Engine, hosts: Sequence[str] = LOOPBACK) -> ASGIApp:
-    """Return the application that serves a store.
+    """Return the application that serves a store, for requests whose Host is one of `hosts` ("*":
+    any).
 
-    It answers only requests whose Host header is one of `hosts` ("*": any). Otherwise another site
-    could point a name of its own to this machine, and scripts of its pages could then read the
-    answers.
+    Otherwise another site could point its name to this machine, and read the answers.
     """
     app = FastAPI(
         docs_url=None,
@@ -337,11 +323,10 @@ async def alive() -> PlainTextResponse:
 
 
 async def health(request: Request, market: Markets = ()) -> JSONResponse:
-    """Answer whether the nights of these markets are in time: 200, else 503 with the reasons.
+    """Answer whether the nights of these markets, or all, are in time: 200, else 503 with the
+    reasons.
 
-    A reason is that a market is late, or that the store does not answer. Without names, all markets
-    that have a night are meant; the answer is 200 where none has. For a named market without a
-    night, `health_report` raises NotThereError, which is answered with 404.
+    404 for a named market without a night.
     """
     try:
         report = await _monitored(request, monitoring.health_report, market)
@@ -426,10 +411,7 @@ def market_ranking(request: Request, market: PathName) -> HTMLResponse:
 
 @pages.get("/market/{market}/stock")
 def find_stock(request: Request, market: PathName, symbol: OptionalName = None) -> Response:
-    """Redirect from the form that picks a stock to its page, or the market's if it is empty.
-
-    The form ignores the case of letters where only one stock is meant.
-    """
+    """Redirect from the form that picks a stock, in any case, to its page, or the market's."""
     with reading(request.app.state.engine) as conn:
         require_market(conn, market)  # NotThereError, before a redirect to a page that is not there
         segments = ["market", market]
@@ -556,10 +538,7 @@ def _mistake(error: Any) -> str:
 
 
 async def _show_failure(request: Request, error: Exception) -> HTMLResponse:
-    """Show an error in one line on a page, and log it if its status is 500 or more.
-
-    As a coroutine it needs no thread, so a 429 does not wait for the requests that caused it.
-    """
+    """Show an error in one line on a page, and log it from status 500 on; without a thread."""
     status, message = HTTPStatus.INTERNAL_SERVER_ERROR, str(error)
     headers: Mapping[str, str] = {}
     if isinstance(error, RequestValidationError):

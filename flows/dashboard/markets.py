@@ -1,7 +1,6 @@
 """The first page: a briefing on every market, its skill so far, and its gain after costs.
 
-A page is a mapping, from which the template of its name is rendered. Missing values (NaN, None) are
-rendered as "-".
+Its template is rendered from a mapping, NaN and None as "-".
 """
 
 from collections.abc import Mapping
@@ -27,10 +26,7 @@ class NotThereError(DtmlError):
 
 
 def require_market(conn: Connection, market: str) -> None:
-    """Raise NotThereError, which lists some of the stored ones, for a market that the store lacks.
-
-    A stored market has a night, a fetch or a model.
-    """
+    """Raise NotThereError, which lists some, for a market without a night, a fetch or a model."""
     stored = markets.all_markets(conn)
     if market not in stored:
         raise NotThereError(no_such_market(market, stored))
@@ -39,11 +35,7 @@ def require_market(conn: Connection, market: str) -> None:
 def markets_page(
     conn: Connection, every: int, now: datetime, times: Mapping[str, Timeliness]
 ) -> Page:
-    """Return the page of every market.
-
-    `times` has how late each market is. `every` is the number of seconds after which the page is
-    loaded again; 0 for never.
-    """
+    """Return the page of every market, to be loaded again `every` seconds (0: never)."""
     live = live_page(conn, now, times)
     counts = read(conn, "latest_prediction", columns="market, direction").value_counts()
     rows = []

@@ -1,8 +1,7 @@
 """What monitoring reads of a store: whether a night is late, and figures for Prometheus.
 
-Whether a night is late needs the definition of its market. For a market of the package all else is
-in documented views, so that a role of `dtml db grant-reader` suffices. That role cannot read the
-file of a user's own market, so with it, such a market is never reported as late.
+A role of `dtml db grant-reader` suffices, but never sees a user's own market as late: it cannot
+read its file.
 """
 
 import logging
@@ -39,12 +38,10 @@ METRICS: Mapping[str, str] = {
 
 
 def health_report(engine: Engine, now: datetime, names: Sequence[str]) -> Page:
-    """Return whether the nights of these markets, of all by default, are in time.
+    """Return whether the nights of these markets, or all, are in time.
 
-    `late_seconds` have passed since the first night that is not complete was due, 0 if none is due
-    or the calendar knows no further session, None where the market's definition or the time of that
-    night is not known. Raises NotThereError for a market without a night, StoreError when the store
-    does not answer.
+    `late_seconds` since the first incomplete night was due, 0 if none is, None if unknown. Raises
+    NotThereError for a market without a night, StoreError when the store does not answer.
     """
     found = times_of(engine, now, names)
     for name in names:
@@ -70,10 +67,7 @@ def health_report(engine: Engine, now: datetime, names: Sequence[str]) -> Page:
 
 
 def times_of(engine: Engine, now: datetime, names: Sequence[str] = ()) -> dict[str, Timeliness]:
-    """Return how late the nights of these markets are, of all by default, by market.
-
-    Markets without a night are left out.
-    """
+    """Return how late the nights of these markets, or all, are, by market with a night."""
     with reading(engine) as conn:
         stored = markets.all_markets(conn)
     # These come before the reading below, because `market_of_store` opens its own connection.
@@ -86,11 +80,7 @@ def times_of(engine: Engine, now: datetime, names: Sequence[str] = ()) -> dict[s
 
 
 def warm_up(engine: Engine) -> None:
-    """Build the charts' script, load the calendars of a store's markets, and read the first page.
-
-    All of these are kept for later pages, in memory or by the store. An error is logged, and left
-    to the first page, which says what is wrong.
-    """
+    """Build the charts' script, load the calendars, and read the first page; an error is logged."""
     script()
     try:
         now = datetime.now(UTC)
@@ -102,10 +92,7 @@ def warm_up(engine: Engine) -> None:
 
 
 def metrics(engine: Engine, now: datetime) -> str:
-    """Return the figures of a store in Prometheus's text format, version 0.0.4.
-
-    They are those of the view metric, and two of each market that have no SQL on both engines.
-    """
+    """Return the figures of the view metric, and two a market, for Prometheus (0.0.4)."""
     times = times_of(engine, now)
     with reading(engine) as conn:
         stored = read(conn, "metric", order="name, labels")

@@ -27,9 +27,9 @@ LISTED_IN = {  # the view that lists all finished studies of a kind
 
 
 def study_page(conn: Connection, kind: str, name: str) -> str:
-    """Return the page of a study. Its kind is backtest, benchmark or ranking.
+    """Return the page of a study: backtest, benchmark or ranking.
 
-    Raises NotThereError for a study that is not stored or not finished.
+    Raises NotThereError for one not stored or finished.
     """
     row = read_row(conn, kind, id=name)
     of_study: dict[str, Any] = {f"{kind}_id": name}

@@ -1,8 +1,7 @@
 """Qlib's table of CSI 300, with our models beside its figures on the same task.
 
-A model is trained once, on the closes before the validation years, and ranks the constituents of
-each day by their return from the next close to the one after. Its bars, its index and its table of
-constituents are files of the user.
+A model is trained once, before the validation years, and ranks each day's constituents by their
+return from the next close to the one after. Bars, index and constituents are files of the user.
 """
 
 import json
@@ -88,10 +87,8 @@ class Table:
 def market_of(members: Path, last: date) -> Market:
     """Return the market of the benchmark: that of CSI 300, with the constituents of a table.
 
-    Its file is the shipped one with another source, index and list of constituents, and without the
-    facts, which are about the shipped list. It is written to the data folder and read from there.
-    `members` is the table, and `last` the last day on which it is true. Raises UsageError for a
-    table that cannot be read, or in which a session has not 300 constituents.
+    Its file, without facts, is written to the data folder. `members` is the table, true up to
+    `last`. Raises UsageError for an unreadable table, or a session without 300 constituents.
     """
     shipped = (resources.files("dtml.markets") / "csi300.toml").read_text(encoding="utf-8")
     head, rest = shipped.split("[index]\n")
@@ -108,10 +105,7 @@ def market_of(members: Path, last: date) -> Market:
 
 
 def read_bars(market: Market, files: Files, last: date) -> pd.DataFrame:
-    """Read the bars of a market's stocks and index up to `last`, and return those that pass checks.
-
-    Raises UsageError where the files lack the index.
-    """
+    """Read the checked bars of stocks and index up to `last`; UsageError without the index."""
     symbols = (*market.symbols, market.index.symbol)
     source = open_source("files", market, prices=files.prices, index=files.index)
     fetched = source.fetch(dict.fromkeys(symbols, BEGINNING), last)
@@ -140,11 +134,7 @@ def history_of(market: Market, bars: pd.DataFrame, leg: Leg) -> History:
 
 @dataclass(frozen=True)
 class Csi300(RankingStudy):
-    """The benchmark on files, with networks of so many `seeds`.
-
-    Raises UsageError for files that lack the index, and for a table of constituents that
-    `market_of` refuses.
-    """
+    """The benchmark on files, with networks of so many `seeds`; errors as `market_of`."""
 
     files: Files
     networks: tuple[NetworkName, ...] = ()
@@ -209,10 +199,7 @@ class Csi300(RankingStudy):
 
     @cached_property
     def splits(self) -> list[Split]:
-        """Return the only split, as positions of sessions.
-
-        It trains on the days whose outcomes were known before the validation began.
-        """
+        """Return the only split, as positions, which trains on what was known before."""
         # Places of the first sessions of the validation and of the test, and of the session after
         # the test, `stop`. The last date of the test is no session: the next one is just after it.
         first_validation, first, stop = (
@@ -228,10 +215,7 @@ class Csi300(RankingStudy):
         return {LEG: self.history.outcome[self.days]}
 
     def models(self) -> dict[str, Grid]:
-        """Train every model, and return their scores on the days tested, [sessions stocks].
-
-        They are ridge and boosting, their blend, and the networks.
-        """
+        """Train every model, and return their scores on the days tested, [sessions stocks]."""
         train_or_load = partial(train_once, self.folder)
         # All but networks learn only from days before the validation.
         without = replace(self.rankers, networks=())
@@ -277,8 +261,7 @@ class Csi300(RankingStudy):
 def _figures(scores: Grid, outcome: Grid) -> dict[str, float]:
     """Return the figures of a model in the published table, with their intervals over days.
 
-    `rank_ic` and `ic` are means over the days; `rank_icir` and `icir` are these over the standard
-    deviation of the days.
+    `rank_ic`, `ic`: means over days; `rank_icir`, `icir`: over their standard deviation.
     """
     known = both_known(scores, outcome)
     figures: dict[str, float] = {}

@@ -33,10 +33,9 @@ ASK_MORE = (
 
 
 def benchmark_parts(result: Benchmark) -> Iterator[Part]:
-    """Yield the scores of each protocol that has any, and whether DTML beats the strongest rule.
+    """Yield the scores of each protocol, whether DTML beats the strongest rule, and notes.
 
-    Then, as far as they are known, how the data compare with the paper's and whether the list of
-    stocks names survivors alone, and how often the test span was read.
+    On the data beside the paper's, survivors, and how often the test span was read.
     """
     benchmark, scores = result.row, result.scores
     for protocol, rows in benchmark_pages.score_rows(scores).items():
@@ -61,11 +60,7 @@ def _in_lines(cell: str) -> str:
 
 
 def backtest_parts(result: Result) -> Iterator[Part]:
-    """Yield what was run, and the scores and portfolios over all folds.
-
-    The page has the scores by fold, year and stock too. Then come how many positions met an
-    unexplained move, what the backtest shows, the path of the page, and a query for more.
-    """
+    """Yield what was run, scores and portfolios over all folds, and what the backtest shows."""
     row = result.row
     yield styled(
         "backtest.txt",

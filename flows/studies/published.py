@@ -1,9 +1,8 @@
 """Train the models of the published experiment, read its test span once, and publish the scores.
 
-Until the scores are made, only `PublishedExperiment.read_test` loads bars of the test span, and
-`make` calls it once. Models, epochs, configurations and the naive rule to beat are chosen on the
-training and validation spans, which lie before it. The page comes from the store alone, so that it
-is the same when it is written again."""
+Only `PublishedExperiment.read_test` loads bars of the test span, called once by `make`, after
+models, epochs, configurations and rule were chosen before it. The page comes from the store alone.
+"""
 
 import logging
 import time
@@ -62,11 +61,10 @@ OfMembers = Float[ndarray, "members days stocks"]
 
 @dataclass(frozen=True)
 class Trial:
-    """Hold one configuration of one model, a network or a classifier, fitted with every seed.
+    """One configuration of one model, fitted with every seed.
 
-    `window` is the length of its windows in sessions. `members` has for each seed its `seed`,
-    `validation_acc`, `validation_loss`, `best_epoch` and `epochs`; a classifier has no loss and no
-    epochs. `probability` predicts windows with all its members.
+    `window` in sessions. `members`: `seed`, `validation_acc`, `validation_loss`, `best_epoch`,
+    `epochs`, the last three not of classifiers. `probability` predicts windows with all.
     """
 
     settings: dict[str, Any]
@@ -87,11 +85,7 @@ Trials = Mapping[str, list[Trial]]  # by model; the best on validation comes fir
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Hold a benchmark as stored.
-
-    `row` is its row of the table `benchmark`; `scores` and `seeds` are its rows of
-    `benchmark_score` and `benchmark_seed`.
-    """
+    """A benchmark as stored: its row, and its rows of `benchmark_score` and `benchmark_seed`."""
 
     row: dict[str, Any]
     scores: pd.DataFrame
@@ -101,10 +95,7 @@ class Benchmark:
 
 @dataclass(frozen=True)
 class PublishedExperiment(Study[Benchmark]):
-    """Hold a published set, the models to train on it, and the prices before its test span.
-
-    Prices and windows are read and built when they are first asked for.
-    """
+    """A published set, the models to train on it, and the prices before its test span."""
 
     context: MarketContext
     paper: PublishedSet
@@ -131,11 +122,7 @@ class PublishedExperiment(Study[Benchmark]):
 
     @cached_property
     def last_session(self) -> date | None:
-        """Return the last session that the index and at least half of the stocks reach.
-
-        It is at most the end of the test span. It is None if the store lacks the index or more than
-        half of the stocks.
-        """
+        """Return the last session that the index and half of the stocks reach, or None."""
         with reading(self.engine) as conn:
             stored = prices.last_sessions(conn, self.context.name)
         stocks = self.context.market.symbols
@@ -148,10 +135,7 @@ class PublishedExperiment(Study[Benchmark]):
         return None if pd.isna(last) else last.date()
 
     def require_test_span(self) -> None:
-        """Raise DtmlError unless the store holds the test span to its end.
-
-        If the last prices of a set are not public, the end is that of the public prices.
-        """
+        """Raise DtmlError unless the store holds the test span, or its public prices."""
         due = self.paper.last_session
         last = self.last_session
         if last is None or last < due:
@@ -170,10 +154,7 @@ class PublishedExperiment(Study[Benchmark]):
 
     @property
     def window(self) -> int:
-        """Return the length of DTML's window, in sessions.
-
-        Classifiers see as many sessions, and all models are scored on the days of these windows.
-        """
+        """Return the length of DTML's window, in sessions, which decides the days scored."""
         return self.paper.recipes["dtml"].window
 
     @property
@@ -193,10 +174,7 @@ class PublishedExperiment(Study[Benchmark]):
 
     @cached_property
     def id(self) -> str:
-        """Return the name of the experiment.
-
-        Of the prices in the test span, its digest has only the last session: they are not read yet.
-        """
+        """Return the name of the experiment, without prices of the test span."""
         market = self.context.market
         settings = [
             {name: list(map(recipe_settings, each)) for name, each in self.recipes.items()},
@@ -210,19 +188,15 @@ class PublishedExperiment(Study[Benchmark]):
         return study_id(self.paper.market, self.paper.test[0], settings, self.known[0])
 
     def spans(self, window: int) -> tuple[Windows, Windows]:
-        """Return the training days and the validation days, in windows of this length.
-
-        Raises DtmlError if no day of one of the two has a label.
-        """
+        """Return training and validation days, in such windows; DtmlError without a label."""
         windows = self._known_windows[window]
         train = self._days_of(windows, self.paper.train)
         return train, self._days_of(windows, self.paper.validation)
 
     def read_test(self) -> tuple[dict[int, Windows], pd.DataFrame, datetime]:
-        """Return the test days by the length of their windows, and the bars up to their end.
+        """Return the test days by length of windows, the bars up to their end, and their watermark.
 
-        The third value is the watermark of these bars. Until the scores are made, nothing else
-        loads bars of the test span. Raises DtmlError if no test day has a label.
+        Nothing else loads bars of the test span before. Raises DtmlError without a label.
         """
         bars, known_at = stored_bars(self.context, date.min, self.paper.test[1])
         test_days = {}
@@ -275,10 +249,7 @@ class PublishedExperiment(Study[Benchmark]):
         } | stock_directions(windows.as_of, prices, windows.symbols)
 
     def members(self, window: int | None = None) -> dict[tuple[str, Recipe, int], Member]:
-        """Return the networks to train, by the model's name, the configuration and the seed.
-
-        They are those with a window of this length, or all if `window` is None.
-        """
+        """Return the networks to train, of this or any `window`, by model, recipe and seed."""
         return {
             (name, recipe, seed): Member(seed, recipe.model, recipe.training)
             for name, recipes in self.recipes.items()
@@ -317,8 +288,7 @@ class PublishedExperiment(Study[Benchmark]):
     def make(self) -> None:
         """Train every model, read the test span once, and store its scores.
 
-        Raises DtmlError where the stored prices end before the test span does, and where they have
-        no label in one of the spans.
+        Raises DtmlError where stored prices end before it, or a span has no label.
         """
         self.require_test_span()
         trials, decided = as_task("train and choose", lambda: _choose(self))
@@ -338,11 +308,7 @@ def recipe_settings(recipe: Recipe) -> dict[str, Any]:
 def train_models(
     experiment: PublishedExperiment, on_epoch: EpochReport = no_report
 ) -> dict[str, list[Trial]]:
-    """Fit every configuration of every model with every seed, and return the trials by model.
-
-    The logistic regression, which no seed changes, is fitted once. The training of a network that
-    was interrupted resumes after the last epoch that was kept.
-    """
+    """Fit every configuration of every model with every seed, resuming; trials by model."""
     fits: dict[tuple[str, Recipe, int], Fit] = {}
     for window in experiment.windows:
         members = experiment.members(window)
@@ -396,10 +362,7 @@ def _network_trial(experiment: PublishedExperiment, recipe: Recipe, fits: list[F
 
 
 def _train_classifier(experiment: PublishedExperiment, kind: Kind) -> Trial:
-    """Fit a classifier on DTML's windows, with every seed.
-
-    A logistic regression has one solution, whatever the seed: it is fitted once.
-    """
+    """Fit a classifier on DTML's windows with every seed, a logistic regression once."""
     spans = experiment.spans(experiment.window)
     seeds = experiment.seeds[:1] if kind == "logistic_regression" else experiment.seeds
     classifiers = []
@@ -421,10 +384,7 @@ def _train_classifier(experiment: PublishedExperiment, kind: Kind) -> Trial:
 
 
 def _choose(experiment: PublishedExperiment) -> tuple[Trials, dict[str, Any]]:
-    """Return the trials; and `best_rule`, that on the training span, and the `seconds` taken.
-
-    The seconds are None if an earlier process did a part, as the states that it left show.
-    """
+    """Return the trials, and `best_rule` on the training span and `seconds` (None: in parts)."""
     start = time.perf_counter()
     was_begun = any(experiment.folder.rglob("*.safetensors"))
     members = experiment.members()
@@ -448,9 +408,7 @@ def _score_and_store(
 ) -> None:
     """Read the test span, score every model and rule on it, and store the benchmark with its runs.
 
-    It is called once, after all choices were made: a test span that is read before could influence
-    them. The outcomes of the test span are stored too, and nights of the market that they settle
-    are scored (`record_outcomes`).
+    Once, after all choices. Its outcomes are stored too, and nights scored (`record_outcomes`).
     """
     read_at = datetime.now(UTC)
     market = experiment.context.market

@@ -71,9 +71,9 @@ def study_id(market: str, first: date, settings: list[Any], bars: pd.DataFrame) 
 
 
 def run_study(study: Study[Stored]) -> Stored:
-    """Return a study from the store; make it if it is not stored, and its page if that is missing.
+    """Return a study from the store, made, resumed, or its page written, where that is missing.
 
-    An interrupted study resumes. Raises DtmlError where another process is running it.
+    Raises DtmlError where another process is running it.
     """
 
     def make() -> None:

@@ -1,8 +1,4 @@
-"""Rankings as stored, and their tear sheets, which are kept in files beside their pages.
-
-The store has the figures of a walk over all its days, and not those of each day, so only the walk
-itself can compute the sheet.
-"""
+"""Rankings as stored, and tear sheets in files: the store lacks the figures of each day."""
 
 import json
 from collections.abc import Mapping
@@ -35,11 +31,7 @@ def write_sheet(row: Mapping[str, Any], sheet: TearSheet) -> None:
 
 
 def read_sheet(row: Mapping[str, Any]) -> TearSheet | None:
-    """Return the sheet of a stored ranking; None where its file is missing or damaged.
-
-    The file is missing on a machine other than the walk's, and for walks of earlier versions. One
-    of another version counts as damaged.
-    """
+    """Return the sheet of a stored ranking; None where its file is missing or damaged."""
     file = sheet_file(row)
     if file.name != f"ranking-{row['id']}.json":  # the store may name a path outside the folder
         return None
@@ -59,10 +51,7 @@ def _table(columns: dict[str, list[Any]]) -> pd.DataFrame:
 
 
 def read_ranking(conn: Connection, ranking_id: str) -> Ranking | None:
-    """Return a ranking from the store, with its tear sheet if the file is on this machine.
-
-    None where the store has no ranking of this id.
-    """
+    """Return a ranking from the store, with its tear sheet if that is here; None without it."""
     row = read_row(conn, "ranking", id=ranking_id)
     if row is None:
         return None
@@ -74,10 +63,7 @@ def read_ranking(conn: Connection, ranking_id: str) -> Ranking | None:
 
 
 def sql_behind(conn: Connection, ranking_id: str) -> dict[str, str]:
-    """Return the SQL behind the charts `legs` and `sectors` of a ranking's page.
-
-    The rows of its other charts are in no table, but in the file of the tear sheet.
-    """
+    """Return the SQL behind the charts `legs` and `sectors`; others come from the sheet."""
     return {
         chart: sql_text(
             conn,

@@ -25,10 +25,7 @@ KINDS = {
 def write_alignments(
     file: Path, card: Card, texts: Sequence[str], translations: Sequence[Translation]
 ) -> None:
-    """Write the page of these texts and their translations.
-
-    A translation without attention, as of some networks, gets a note in place of the maps.
-    """
+    """Write the page of these texts and their translations; without attention, a note."""
     maps: list[dict[str, object]] = []
     for text, translation in zip(texts, translations, strict=True):
         parts = [alignment(part) for part in translation.attention]
@@ -40,9 +37,8 @@ def write_alignments(
 def alignment(part: Attention) -> dict[str, object]:
     """Return the values from which the template draws the map of a part of a translation.
 
-    A row of the map is a target piece, a column a source piece. Each of `cells` has its left and
-    upper edge in pixels, and its opacity, which is the weight. Weights below LEAST have no cell.
-    `left` and `top` are the room for the labels, `kinds` the small maps of the heads.
+    A row is a target piece, a column a source piece. `cells`, from LEAST on, have left and top in
+    pixels, and their opacity; `left` and `top` are room for labels, `kinds` the small maps.
     """
     left = _label_width(part.target)
     top = _label_width(part.source)  # the labels of columns are turned upright
@@ -65,10 +61,7 @@ def alignment(part: Attention) -> dict[str, object]:
 
 
 def small_maps(heads: Mapping[str, Tensor]) -> list[dict[str, object]]:
-    """Return the title of each kind of attention, and a small map of each head, by layer.
-
-    `heads` has the weights of each kind, [layers heads queries keys].
-    """
+    """Return each kind of attention with a small map a head, by layer [layers heads q k]."""
     return [
         {"title": title, "layers": [list(map(_small_map, layer)) for layer in heads[name]]}
         for name, title in KINDS.items()
@@ -79,10 +72,8 @@ def small_maps(heads: Mapping[str, Tensor]) -> list[dict[str, object]]:
 def _small_map(weights: Tensor) -> dict[str, object]:
     """Return the map of a head from its weights `[query, key]`.
 
-    `paths` has an opacity and an SVG path of unit squares for each of SHADES that occurs; the
-    square of a weight is in the path of the largest of SHADES that it reaches, and smaller weights
-    have no square. `pieces` is the exponential of the mean entropy of the queries' weights:
-    how many pieces a query attends to, 1 if each attends to one only.
+    `paths` has an SVG path of unit squares for each of SHADES, the largest reached. `pieces`, how
+    many a query attends to, is the exponential of the mean entropy.
     """
     # How many of SHADES each weight reaches: 0 below all of them.
     shades = torch.bucketize(weights, torch.tensor(SHADES), right=True)

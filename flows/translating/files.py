@@ -1,7 +1,4 @@
-"""Translate files line by line, resuming after an interruption.
-
-The file of translations appears when it is complete.
-"""
+"""Translate files line by line, resuming; the file of translations appears when it is complete."""
 
 import hashlib
 import json
@@ -29,9 +26,8 @@ LINES_AT_ONCE = 1000
 def translate_lines(model: Model, source: Path, to: Path, how: Search, receipt: str) -> int:
     """Write a translation of each line of `source` to `to`, and return the number of lines.
 
-    The lines so far are stored beside `to`, with the suffix .partial. A later run with the same
-    text, model (by its `receipt`) and search continues after them. Raises TranslationError, as
-    UsageError where the file is no text or the place cannot be written to.
+    Lines so far lie in `to`.partial, for the same text, model (`receipt`) and search. Raises
+    TranslationError, as UsageError for no text, or a place not to be written to.
     """
     total, text_hash = _line_count_and_hash(source)
     if not to.parent.is_dir() or not os.access(to.parent, os.W_OK):
@@ -64,11 +60,7 @@ def translate_lines(model: Model, source: Path, to: Path, how: Search, receipt: 
 def _translate_in_parts(
     model: Model, source: Path, to: Path, how: Search, key: Mapping[str, object]
 ) -> None:
-    """Write the translation of `source` to `to`, in parts, after the lines of an earlier run.
-
-    `key` identifies the work and is stored in the file `notes`: the lines of a run with another key
-    are discarded.
-    """
+    """Write the translation in parts, after an earlier run's lines with the same `key`."""
     partial = to.with_name(f"{to.name}.partial")
     notes = to.with_name(f"{to.name}.partial.json")
     count = _keep_finished_lines(partial, notes, key)
@@ -94,10 +86,7 @@ def _translate_in_parts(
 
 
 def _line_count_and_hash(source: Path) -> tuple[int, str]:
-    """Return the number of lines of a text and their hash; raise UsageError for an empty text.
-
-    Reading the whole text finds an unreadable line before the work begins.
-    """
+    """Return the number of lines of a text and their hash; UsageError for an empty one."""
     total = 0
     digest = hashlib.sha256()
     for line in lines_of(source):
@@ -109,10 +98,7 @@ def _line_count_and_hash(source: Path) -> tuple[int, str]:
 
 
 def _keep_finished_lines(partial: Path, notes: Path, key: Mapping[str, object]) -> int:
-    """Return how many lines of `partial` an earlier run of the work with this key has finished.
-
-    A last line that was written only in part is removed from `partial`.
-    """
+    """Return how many whole lines of `partial` an earlier run with this key has left."""
     try:
         earlier_key = json.loads(notes.read_text())
         content = partial.read_bytes()

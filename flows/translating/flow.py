@@ -24,10 +24,7 @@ def translate_queue(
     device: str = "auto",
     attention: bool = False,
 ) -> State[Any]:
-    """Translate the texts that are queued until none is; an expected error is a failed state.
-
-    With `models`, these are the texts for them alone.
-    """
+    """Translate queued texts of `models`, or all; an expected error is a failed state."""
     begin_run()
     how = Search(beams=beams, alpha=alpha, with_attention=attention)
     try:

@@ -1,7 +1,4 @@
-"""Name the folders of models and of trainings, and choose a model.
-
-This module does not import torch, for which some commands must not wait.
-"""
+"""Name the folders of models and of trainings, and choose a model, without torch."""
 
 from pathlib import Path
 
@@ -28,11 +25,7 @@ def model_names() -> list[str]:
 
 
 def chosen(name: str | None) -> Path:
-    """Return the folder of the model with a name, by default of the only model.
-
-    Raises UsageError for a name that no model has, and without a name where there is not exactly
-    one model.
-    """
+    """Return the folder of the named or only model; raises UsageError where there is none such."""
     names = model_names()
     if not names:
         asked = "" if name is None else f" {name!r}"

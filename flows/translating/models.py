@@ -60,10 +60,7 @@ def open_model(name: str | None, device: torch.device) -> Model:
 
 
 def train_and_score(recipe: Recipe, device: str) -> tuple[Model, dict[str, Score]]:
-    """Train a recipe's model, store it, and score it on the recipe's test sets.
-
-    Returns the model and, by the name of the test set, its scores with the default `Search`.
-    """
+    """Train a recipe's model, store it, and score it on its test sets; return it and the scores."""
     engine = open_store()
     place = choose_device(device).type
     with logged_run("training") as run, signals_of(attended=True):
@@ -90,22 +87,17 @@ def _score(model: Model, test: Corpus, engine: Engine) -> Score:
 
 
 def say(line: object) -> None:
-    """Log a line about a training, and print it where standard error is no terminal.
-
-    There the log shows only warnings, and a training that prints nothing for hours would seem to
-    have stopped.
-    """
+    """Log a line about a training, and print it where standard error is no terminal."""
     log.info("%s", line)
     if not err.is_terminal:
         tell(str(line))
 
 
 def train_and_store(recipe: Recipe, device: str, engine: Engine) -> Model:
-    """Train a recipe's model, and store it and its progress.
+    """Train a recipe's model, resuming, and store it and its progress.
 
-    In a group of several processes, the first one calls this, the others `assist`. A training that
-    was interrupted resumes from its state. Raises TranslationError while another process trains the
-    model.
+    The first of several processes calls this, others `assist`. Raises TranslationError while
+    another trains it.
     """
     name = recipe.name
     work = work_folder(name)
@@ -179,13 +171,10 @@ def assist(recipe: Recipe, device: str) -> None:
 def named_test(
     card: Card, test: str, references: Path | None = None, columns: tuple[int, int] = (0, 1)
 ) -> Corpus:
-    """Return the test set of the model's recipe with the name `test`, or one of files.
+    """Return the test set `test` of the model's recipe, or one of files.
 
-    Where the recipe has no such test set, or `references` are given, `test` is a file. With
-    `references`, it has the sources and `references` their translations, line by line; without, it
-    is a table with both in `columns`. Raises UsageError for a `test` that is neither, and for two
-    files whose names say the other direction, such as test.de as the sources of a model from
-    English.
+    With `references`, `test` has the sources; without, it is a table with both in `columns`. Raises
+    UsageError for neither, and for names of the other direction, as test.de from English.
     """
     recipe_tests: Mapping[str, Mapping[str, Any]] = card.made["tests"]
     if test in recipe_tests and references is None:
@@ -216,12 +205,9 @@ def score_on(
     against: Model | None = None,
     tokenizer: BleuTokenizer | None = None,
 ) -> tuple[Score, Comparison | None]:
-    """Translate a test set, score the translations, and store the scores.
+    """Translate a test set, score, compare with `against`, if given, and store.
 
-    The BLEU is that of the `tokenizer`, by default that of the target language. `against` is
-    another model, or None. If it is given, it translates the set too, and the comparison of the two
-    models is computed and stored; else the comparison is None. Raises UsageError for a tokenizer
-    that is not installed.
+    `tokenizer` is by default the target language's; raises UsageError for one not installed.
     """
     if tokenizer is not None:
         bleu_metric(tokenizer)  # only to raise now, not after the translation

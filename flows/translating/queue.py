@@ -1,7 +1,4 @@
-"""Check whether the queue has texts to translate, before a model is loaded.
-
-This module does not import torch, for which an empty queue must not wait.
-"""
+"""Check, without torch, whether the queue has texts to translate."""
 
 from collections.abc import Collection, Mapping
 
@@ -14,10 +11,7 @@ from flows.translating.folder import model_names
 
 
 def nothing_to_do(engine: Engine, models: Collection[str] | None) -> dict[str, int] | None:
-    """Return what a worker would count if there is no text for it to take, else None.
-
-    `models` are those whose texts it takes, None for all.
-    """
+    """Return what a worker of `models` (None: all) would count if there is no text, else None."""
     with reading(engine) as conn:
         if translations.is_ready(conn, usable(models, broken=())):
             return None
@@ -33,10 +27,7 @@ def in_words(counts: Mapping[str, int]) -> str:
 
 
 def usable(models: Collection[str] | None, broken: Collection[str]) -> list[str]:
-    """Return the models of the data folder that can translate, among `models` unless it is None.
-
-    Those of `broken` cannot.
-    """
+    """Return the models of the data folder, among `models` unless None, that are not `broken`."""
     return [
         name for name in model_names() if name not in broken and (models is None or name in models)
     ]

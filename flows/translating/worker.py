@@ -38,10 +38,7 @@ LEASE_S = translations.LEASE_S  # after this time, other workers may take its te
 def work_queue(
     models: Collection[str], how: Search, device: str, *, attended: bool = False
 ) -> dict[str, int]:
-    """Empty the queue as `work_off` does, without `models` of all texts, as one run of the log.
-
-    `attended` says that a command runs this, whose user may end it by a signal.
-    """
+    """Empty the queue (`work_off`), as one run of the log; if `attended`, a signal may end it."""
     place = choose_device(device)
     with logged_run("translations") as run, signals_of(attended):
         engine = open_store()
@@ -63,11 +60,9 @@ def work_off(
 ) -> dict[str, int]:
     """Take texts, translate and store them, model by model, until none is queued.
 
-    `models` are those whose texts are taken, None for all. Returns how many texts are done, have
-    failed, and wait. A text that cannot be translated fails alone, with the reason. Texts of a
-    model that is missing or cannot be opened wait, because the model may still be in training.
-    After an error, the texts that were taken are given back to the queue; if `attended`, also after
-    SIGINT and SIGTERM (`_unwound_first`).
+    Of `models` (None: all). Returns how many are done, failed, and wait. A text fails alone; texts
+    of a missing or broken model wait. After an error, and if `attended` after SIGINT and SIGTERM,
+    texts are given back.
     """
     worker = f"{platform.node()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
     counts = Counter(done=0, failed=0)
@@ -104,11 +99,7 @@ class _SignalReceived(BaseException):
 
 @contextmanager
 def _unwound_first(attended: bool) -> Iterator[None]:
-    """Let SIGINT or SIGTERM unwind the work inside, so that it gives back its texts.
-
-    Afterwards the signal is raised again, for the handler that was set before. Unless `attended`,
-    signals are left to that handler.
-    """
+    """Let SIGINT or SIGTERM unwind `attended` work, then reach the handler set before."""
     if not attended:
         yield
         return
@@ -131,10 +122,10 @@ def _unwound_first(attended: bool) -> Iterator[None]:
 def _translate_and_store(
     engine: Engine, worker: str, model: Model, texts: Sequence[Mapping[str, Any]], how: Search
 ) -> dict[str, int]:
-    """Translate and store texts that the worker has taken, renewing their lease.
+    """Translate and store texts of `take_texts`, renewing their lease; return how many done and
+    failed.
 
-    `texts` are as `take_texts` returns them. Returns how many were stored as done and as failed;
-    texts that another worker has taken meanwhile count as neither.
+    Texts that another worker has meanwhile are neither.
     """
     ids = [text["id"] for text in texts]
     last_renewal = time.monotonic()

@@ -17,10 +17,7 @@ Indices = Int[ndarray, " sentences"]
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Token numbers (int64) of some pairs.
-
-    Rows of both sides end with END and are filled up with PAD.
-    """
+    """Token numbers (int64) of some pairs; rows end with END and are filled up with PAD."""
 
     source: Int[Tensor, "sentences source"]
     target_output: Int[Tensor, "sentences target"]
@@ -44,11 +41,9 @@ def batch_indices(
 ) -> list[Indices]:
     """Return the indices of the examples of each batch of an epoch.
 
-    A batch has at most `tokens` positions: its number of pairs times its longest side, BEGIN or END
-    included. A longer example is a batch of its own. Examples are sorted by the length of the
-    target, then of the source, before they are divided. With a generator, examples of equal lengths
-    are shuffled, and so are the batches; without one, batches come from short to long. The same
-    state of the generator gives the same order, so a training can resume in the middle of an epoch.
+    A batch has at most `tokens` positions: pairs times the longest side, BEGIN or END included; a
+    longer example is alone. Sorted by target, then source length. With a generator, equal lengths
+    and batches are shuffled, the same for the same state; without, short comes first.
     """
     count = len(examples)
     if generator is None:

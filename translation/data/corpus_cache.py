@@ -25,10 +25,7 @@ READ_AT_ONCE = 2**20  # bytes
 
 @dataclass(frozen=True, eq=False)
 class CachedCorpus:
-    """The tokenizers and encoded pairs of a recipe, and the name of its network's size.
-
-    `corpus_hash` is the hash of the training and validation files (`hash_of`).
-    """
+    """A recipe's tokenizers and encoded pairs, its network's size, its files' `hash_of`."""
 
     size: str
     source: Tokenizer
@@ -41,12 +38,11 @@ class CachedCorpus:
 def cache_corpus(
     recipe: Recipe, folder: Path, choose: Callable[[Recipe], str] | None = None
 ) -> CachedCorpus:
-    """Return the tokenizers and the encoded pairs of a recipe from the file in `folder`.
+    """Return the tokenizers and the encoded pairs of a recipe from the file in `folder`, made if
+    needed.
 
-    Unless the folder has those of this recipe, they are first made and written there. If the recipe
-    names no size of network, `choose` returns one. Without `choose`, the size depends on the number
-    of pairs. Raises UsageError for corpora that cannot be used, and TranslationError for damaged
-    files; see `translation.data.corpus`.
+    A size not named is `choose`'s, or that of the number of pairs. Raises UsageError for unusable
+    corpora, TranslationError for damaged files.
     """
     scored = [recipe.validation, *recipe.tests.values()]
     for corpus in (recipe.train, *scored):
@@ -142,11 +138,7 @@ def _examples(tensors: Tensors, dropped: dict[str, int]) -> Examples:
 
 
 def hash_of(*corpora: Corpus) -> str:
-    """Return the SHA-256 of the bytes of all files, as they are on the disk.
-
-    For a table, the numbers of its two columns are part of the hash too. Raises the errors that
-    reading the first pair of each corpus raises; see `Corpus.pairs`.
-    """
+    """Return the SHA-256 of all files' bytes, with a table's columns; raises as `Corpus.pairs`."""
     digest = hashlib.sha256()
     for corpus in corpora:
         for file in (corpus.source, corpus.target):

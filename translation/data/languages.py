@@ -1,16 +1,11 @@
 """Write text in one form of Unicode; decide how BLEU divides the texts of a language.
 
-The letter é can be written as one character (form NFC), or as an e and an accent (form NFD, as
-macOS and many Vietnamese and Korean programs write it). All text that is learned from, translated
-or scored is composed, which is form NFC. Composing changes nothing but this spelling. The
-compatibility form NFKC would do more, such as turn the no-break spaces of French into common ones.
+All text is composed (NFC): é is one character, not an e and an accent (NFD), as some programs
+write.
 
-BLEU divides texts by the language's code and its script.
-
-Where a script has no spaces between words, the tokenizer 13a takes a whole sentence for one or two
-words, and BLEU is near 0 however good a translation is. Texts in these scripts are divided into
-characters. Korean, which has spaces, is divided into characters too, because its endings are part
-of the word. Scripts are named by their codes of ISO 15924 in lower case.
+BLEU divides texts by language and script. Where a script has no spaces, the tokenizer 13a takes a
+sentence for a word, so texts are divided into characters; so is Korean, whose endings are part of
+the word. Scripts are codes of ISO 15924 in lower case.
 """
 
 import re
@@ -107,10 +102,8 @@ SAMPLE = 1000  # texts of which the script is looked at
 def tokenizer_of(language: str, texts: Sequence[str] = ()) -> BleuTokenizer:
     """Return the name of sacreBLEU's tokenizer for a target language.
 
-    `language` is a code such as en, pt-BR, zh-Hans, tha or khm_Khmr. It decides if it names a
-    script, has two letters, or is in `SCRIPT_OF_LANGUAGE`. For all others, such as und or thai,
-    `texts` decide, which are the references: "char" if most letters of the first `SAMPLE` are of
-    scripts that are divided into characters. Without texts it is "13a".
+    `language` (en, pt-BR, zh-Hans, khm_Khmr) decides if it names a script, has two letters, or is
+    in `SCRIPT_OF_LANGUAGE`; else the first `SAMPLE` letters of `texts`, by default "13a".
     """
     script = _script_of(language)
     if script is None and len(_subtags(language)[0]) != 2:

@@ -1,9 +1,7 @@
 """Encode text as token numbers with a SentencePiece vocabulary that is learned from a corpus.
 
-Pieces are learned by byte-pair encoding (Sennrich et al., ACL 2016). A character that has no piece
-of its own is spelled in bytes, so no text is unknown. Text is composed before it is learned from or
-encoded, and after it is decoded, so that a Korean syllable or an accented letter is always one
-character. SentencePiece's own normalisation is not used.
+Pieces are learned by byte-pair encoding (Sennrich et al., ACL 2016); other characters are spelled
+in bytes. Text is composed before and after, without SentencePiece's normalisation.
 """
 
 import hashlib
@@ -35,9 +33,8 @@ UNREADABLE = dict.fromkeys(map(ord, "\n\x00\u2581\u2585"), " ")
 class Tokenizer:
     """A vocabulary, as SentencePiece writes it, which maps text to token numbers and back.
 
-    `decode(encode(text))` is `text` if it is composed (NFC), has single spaces between words and
-    none around them, and no U+2581, which SentencePiece writes for a space. A lone surrogate, which
-    is no text, becomes "?".
+    Exactly, for composed text (NFC) with single spaces between words and no U+2581; a lone
+    surrogate becomes "?".
     """
 
     def __init__(self, model: bytes) -> None:
@@ -50,11 +47,9 @@ class Tokenizer:
     def train(cls, lines: Iterable[str], size: int, corpus: str = "the corpus") -> "Tokenizer":
         """Learn at most `size` pieces from lines of text; the same lines give the same vocabulary.
 
-        A small corpus gives fewer pieces. Of more than `MAX_LINES` lines a sample of `MAX_LINES` is
-        used. If single characters would fill more than half of the vocabulary, special pieces and
-        bytes left out (Chinese, or a small Korean vocabulary), the rarest are spelled in bytes.
-        Raises UsageError for a `size` below `SMALLEST` and for lines without a character but
-        spaces; its message calls them `corpus`.
+        From a sample of `MAX_LINES`. If characters would fill more than half of it, the rarest are
+        spelled in bytes. Raises UsageError, naming `corpus`, for a `size` below `SMALLEST` and for
+        blank lines.
         """
         if size < SMALLEST:
             raise UsageError(
@@ -106,10 +101,7 @@ class Tokenizer:
         return list(self._processor.encode([composed(text) for text in texts]))
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Return the composed text of token numbers, PAD, BEGIN and END left out.
-
-        Raises IndexError for a number out of range.
-        """
+        """Return the composed text, without PAD, BEGIN, END; IndexError out of range."""
         of_text = [int(token) for token in tokens if token not in {PAD, BEGIN, END}]
         # Two pieces, or the bytes of a network's own spelling, may join to a letter in two parts.
         return composed(self._processor.decode(of_text))
@@ -123,10 +115,7 @@ class Tokenizer:
 
 
 def _sampled(lines: Iterable[str], most: int) -> list[str]:
-    """Return all lines, or a uniform sample of `most` by reservoir sampling.
-
-    See algorithm R of Vitter (1985).
-    """
+    """Return all lines, or a uniform sample of `most` (algorithm R of Vitter, 1985)."""
     sample: list[str] = []
     random_source = random.Random(0)  # noqa: S311 - the same lines give the same vocabulary
     for number, line in enumerate(lines):
@@ -140,10 +129,7 @@ def _sampled(lines: Iterable[str], most: int) -> list[str]:
 
 
 def _short_parts(lines: Sequence[str], left_to_bytes: dict[int, str]) -> Iterator[str]:
-    """Yield the lines in parts short enough for SentencePiece.
-
-    Each character of `left_to_bytes` is replaced by a space.
-    """
+    """Yield the lines in parts short enough for SentencePiece, spaces for `left_to_bytes`."""
     for line in lines:
         text = line.translate(left_to_bytes) if left_to_bytes else line
         for start in range(0, len(text), LONGEST_PART):

@@ -1,7 +1,6 @@
 """Decode position by position: the interface for a search, a Transformer with a cache, an ensemble.
 
-A step computes only the newest position of each beam: keys and values are computed once and kept.
-Those of the source are kept once for each sentence, for all its beams.
+Keys and values are computed once and kept, the source's once for all beams.
 """
 
 from collections.abc import Sequence
@@ -25,19 +24,17 @@ class IncrementalDecoder(Protocol):
     def start(self, source: Tensor, beams: int, limit: int) -> Any:
         """Encode `source`, and return the state from which decoding starts.
 
-        `source` is `[sentences, source positions]` tokens, padded with 0 on either side. The state
-        has room for `limit` steps of `beams` beams for each sentence. No beam has a token yet. The
-        state has the methods `reorder` and `keep` of `KeyValueCache`.
+        `source` is `[sentences, source positions]` tokens, padded with 0. The state has room for
+        `limit` steps of `beams` beams, and the methods `reorder` and `keep` of `KeyValueCache`.
         """
 
     def step(
         self, state: Any, tokens: Tensor, *, need_weights: bool = False
     ) -> tuple[Tensor, Weights]:
-        """Append tokens `[sentences, beams]`; return scores of the next ones, and attention.
+        """Append tokens `[sentences, beams]`; return scores `[sentences, beams, target
+        vocabulary]`.
 
-        The scores are `[sentences, beams, target vocabulary]`. The weights of attention over the
-        source are `[sentences, beams, source positions]`, None unless requested or if the network
-        has no attention.
+        And, if requested and there is any, attention `[sentences, beams, source positions]`.
         """
 
 
@@ -45,8 +42,8 @@ class IncrementalDecoder(Protocol):
 class KeyValueCache:
     """The Transformer's state: keys and values of the first `length` positions of every beam.
 
-    They are never moved. Each beam attends to the keys of all beams of its sentence, under a mask
-    that leaves only its own past. To continue from another beam, only a row of the mask is copied.
+    They are never moved: a beam attends to those of all, under a mask of its own past, which is
+    copied.
     """
 
     memory: list[Tensor]  # of each layer, [2, sentences, heads, source positions, d_k]
@@ -79,11 +76,10 @@ class KeyValueCache:
         self.length += 1
 
     def mask_of_past(self) -> Tensor | None:
-        """Return the mask of the keys of each beam; None if it may attend to all of them.
+        """Return the mask of the keys of each beam, `[sentences, beams, length * beams]`; None:
+        all.
 
-        The keys are those of all beams of the first `length` positions, so the mask is `[sentences,
-        beams, length * beams]`. For a single beam there are at least `FIRST_CAPACITY` keys, of
-        which those not stored yet are masked: `[1, 1, FIRST_CAPACITY]`; None from that length on.
+        For a single beam `[1, 1, FIRST_CAPACITY]` of at least so many keys, then None.
         """
         beams = self.past.shape[1]
         if beams > 1:
@@ -95,11 +91,7 @@ class KeyValueCache:
 
 
 class IncrementalTransformer:
-    """Decode with the Transformer position by position.
-
-    Each step returns the scores that a full pass over the target would compute for the newest
-    position.
-    """
+    """Decode with the Transformer position by position, with the scores of a full pass."""
 
     def __init__(self, network: Transformer) -> None:
         self.network = network
@@ -134,10 +126,7 @@ class IncrementalTransformer:
     def step(
         self, state: KeyValueCache, tokens: Tensor, *, need_weights: bool = False
     ) -> tuple[Tensor, Weights]:
-        """Implement `IncrementalDecoder`.
-
-        The attention is that of the last layer, averaged over its heads.
-        """
+        """Implement `IncrementalDecoder`; attention is the last layer's, averaged over heads."""
         position = torch.full_like(tokens[:1, :1], state.length)  # [1, 1]: the same for all beams
         x = self.network.embed_target(tokens, position)
         weights: Weights = None
@@ -164,11 +153,10 @@ class IncrementalTransformer:
 def _attend_past(
     layer: DecoderLayer, x: Tensor, own: Tensor, length: int, past: Tensor | None
 ) -> Tensor:
-    """Self-attend from the newest position of each beam, and store its keys and values in `own`.
+    """Self-attend from each beam's newest position, and store its keys and values in `own`.
 
-    `x` is `[sentences, beams, d_model]`, and so is the result. `own` is that of a layer in
-    `KeyValueCache`, `length` counts the newest position too, and `past` is the mask of
-    `KeyValueCache.mask_of_past`.
+    `x` and the result are `[sentences, beams, d_model]`; `length` counts the newest position;
+    `past` is the mask of `KeyValueCache.mask_of_past`.
     """
     entered = layer.around_attention.enter(x)
     query, new_key, new_value = layer.attention.queries_keys_values(entered)

@@ -1,7 +1,4 @@
-"""Save the state from which a training resumes, and the weights of its last checks.
-
-The weights of several checks can be averaged.
-"""
+"""Save the state from which a training resumes, and weights of checks, to be averaged."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -39,10 +36,7 @@ class Progress:
 def save_state(
     folder: Path, network: nn.Module, optimisers: Sequence[Optimizer], progress: Progress, key: str
 ) -> None:
-    """Save the state on which the next step depends, atomically.
-
-    `key` identifies the training: its corpus and its settings.
-    """
+    """Save the state on which the next step depends; `key` is of corpus and settings."""
     # Copies, because a file holds no tensors that share memory, as tied embeddings do.
     tensors = {f"weight.{name}": value.clone() for name, value in network.state_dict().items()}
     for optimiser in optimisers:
@@ -53,10 +47,9 @@ def save_state(
 def restore_state(
     folder: Path, network: nn.Module, optimisers: Sequence[Optimizer], key: str
 ) -> Progress:
-    """Restore what `save_state` saved into the network and the optimisers.
+    """Restore what `save_state` saved, and return its progress, or a new one without any.
 
-    Returns its progress; without a saved state, changes nothing and returns a new progress. Raises
-    TranslationError for a damaged file or one with another key.
+    Raises TranslationError for a damaged file or another key.
     """
     file = folder / STATE
     if not file.exists():
@@ -91,11 +84,7 @@ def keep_weights(folder: Path, network: nn.Module, progress: Progress, count: in
 
 
 def drop_older_weights(folder: Path, steps: Sequence[int]) -> None:
-    """Delete the weights of all steps but these.
-
-    Call it only after the state that names the steps was saved: a training that is killed before
-    resumes from the state before, which needs the older weights.
-    """
+    """Delete the weights of all steps but these, once the state that names them was saved."""
     all_files = set(folder.glob("step-*.safetensors"))
     needed_files = {folder / _name(step) for step in steps}
     for file in all_files - needed_files:

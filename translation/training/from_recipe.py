@@ -39,14 +39,13 @@ def train_model(
     on_check: Callable[[Check], object] = lambda _: None,
     on_message: Callable[[str], object] = lambda _: None,
 ) -> Model | None:
-    """Prepare the corpus, train, and save the model to the folder of its name in `models`.
+    """Prepare the corpus, train, and save the model to the folder of its name in `models`; rank 0
+    has it.
 
-    An interrupted training resumes from its state in `work`. The networks of several seeds are
-    trained one after the other, each in an equal part of the recipe's minutes. `on_check` gets each
-    check of the first seed, in rank 0 alone. `on_message` gets lines about the progress, in every
-    process; among them are the checks of other seeds. Returns the model in rank 0, and None in
-    every other process. Raises UsageError for a recipe or a corpus that cannot be used, and
-    TranslationError if the training fails.
+    Resumes from `work`. Several seeds are trained one after the other, each in an equal part of the
+    minutes. `on_check` gets the checks of the first seed in rank 0, `on_message` lines in every
+    process. Raises UsageError for an unusable recipe or corpus, TranslationError if the training
+    fails.
     """
     cached = _cache_once(recipe, work, device, process_group)
     validation = cached.validation
@@ -166,10 +165,9 @@ def train_model(
 def validation_bleu(
     cached: CachedCorpus, bleu_tokenizer: BleuTokenizer, device: torch.device
 ) -> ValidationBleu:
-    """Return a function that computes the BLEU, 0 to 100, of a network's greedy translations.
+    """Return a function of a network and a group: the BLEU, 0 to 100, of greedy translations.
 
-    It takes a network and a process group, and translates the validation set. The processes of the
-    group share the sentences, so all must call it, and all get the result.
+    The processes share the validation set: all must call it, and all get the result.
     """
     metric = bleu_metric(bleu_tokenizer)
     pairs = [cached.validation[place] for place in range(len(cached.validation))]

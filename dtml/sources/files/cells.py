@@ -26,9 +26,9 @@ class NumberFormat:
     """How a file writes its numbers.
 
     - decimal: the mark before the fraction;
-    - thousands: the mark between groups of three digits, empty where there is none;
+    - thousands: the mark between groups of three digits, or empty;
     - signs: characters before a number that say nothing of it, such as $;
-    - blank: texts that stand for a missing number, besides `BLANK`.
+    - blank: texts of a missing number, besides `BLANK`.
     """
 
     decimal: str = "."
@@ -40,9 +40,10 @@ class NumberFormat:
 def numbers_of(
     written: pd.Series, number_format: NumberFormat, *, has_magnitudes: bool = False
 ) -> tuple[pd.Series, pd.Series]:
-    """Return texts as numbers, float64, and a flag for each text that is no number.
+    """Return texts as float64, NaN for others, and a flag for each that is neither number nor
+    blank.
 
-    A blank and a text that is no number are NaN. With `has_magnitudes`, 1.2M is 1,200,000.
+    With `has_magnitudes`, 1.2M is 1,200,000.
     """
     texts = written.str.strip()
     if number_format.signs:
@@ -84,10 +85,7 @@ def advice_on(text: str, number_format: NumberFormat) -> str:
 
 
 def decimal_mark(written: pd.Series) -> str | None:
-    """Return the decimal mark of texts: a point or a comma; None where 1,234 may be either.
-
-    The texts are those of a file whose fields are not separated by commas.
-    """
+    """Return the decimal mark of texts not separated by commas; None where 1,234 may be either."""
     texts = written.str.strip()
     has_comma = texts.str.fullmatch(DECIMAL_COMMA, na=False)
     has_point = texts.str.contains(".", regex=False, na=False)
@@ -121,9 +119,8 @@ def days_of(
 ) -> list[date | None]:
     """Return the date in each cell of a column, None where it is no date.
 
-    Texts and numbers are read by `formats`: those of strptime, `ISO`, `EXCEL` or one of `UNITS`. Of
-    several, the one that reads most counts; UsageError is raised where two read all cells, but
-    differently. Without formats, the cells are Excel's days where all can be nothing else, and else
+    `formats` are strptime's, `ISO`, `EXCEL` or `UNITS`; the one that reads most counts, and
+    UsageError is raised where two read all, differently. Without: Excel's days if nothing else, or
     ISO 8601.
     """
     cells = [_without_empty_fraction(value) for value in values]
@@ -142,10 +139,7 @@ def days_of(
 
 
 def fault_of(value: object, shown: str, formats: Sequence[str]) -> str:
-    """Return what is wrong with a cell that is no date, and what the user can do.
-
-    `shown` is its value as errors show it; `formats` are those by which the column was read.
-    """
+    """Return what is wrong with a cell that is no date, `shown` so, and what the user can do."""
     if value is None or not str(value).strip():
         return "the date is missing; write it as in the other rows, or delete the row"
     is_stated = bool(formats) and ISO not in formats  # the one format of the market's file
@@ -199,9 +193,7 @@ def _moment(cell: object, pattern: str) -> date | None:
 def _days(moments: Sequence[date | None], timezone: str) -> list[date | None]:
     """Return the date of each date or moment; None for a year that 64 bits do not hold.
 
-    A moment with a time zone has its date in `timezone`, unless all are midnights, in UTC or as
-    they are written: the column then holds dates, which some sources write as midnights of a zone
-    that is not the exchange's.
+    In `timezone`, unless all are midnights, in UTC or as written: then they are dates.
     """
     known = [
         moment if moment is not None and FIRST_YEAR <= moment.year <= LAST_YEAR else None

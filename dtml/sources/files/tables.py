@@ -34,13 +34,13 @@ PARQUET = b"PAR1"
 
 @dataclass(frozen=True)
 class Table:
-    """Hold the headers of a table and a way to read its columns.
+    """The headers of a table and a way to read its columns.
 
     - header: the names of the columns as they are written;
     - rows: the number of rows below the header;
-    - read: returns a column by its position, [rows]; parquet is read a column at a time;
-    - separator: what separates the fields of a text; empty for parquet;
-    - row_in_file: the row of the file, from 0, of each row here; None unless it was reshaped.
+    - read: returns a column by its position, [rows];
+    - separator: of the fields of a text; empty for parquet;
+    - row_in_file: the row of the file, from 0, of each row here; None unless reshaped.
     """
 
     container: Container
@@ -68,10 +68,7 @@ class Table:
             return column if rows is None else column.take(pa.array(rows))
 
     def distinct(self, position: int) -> tuple[list[object], ndarray]:
-        """Return the distinct values of a column, then None, and the position of each row's value.
-
-        Arrow's missing values are at the position of None.
-        """
+        """Return a column's distinct values, then None (missing), and each row's position."""
         column = self.column(position)
         with self.container.readable():
             encoded = column.combine_chunks().dictionary_encode()
@@ -94,10 +91,9 @@ class Table:
 
 
 def read_table(container: Container, stated: Columns) -> Table:
-    """Return the table in a container; raise UsageError where it cannot be read.
+    """Return the table in a container, as `stated`; raise UsageError where it cannot be read.
 
-    `stated` is what the market's file says of the layout. A table with two names for each column, a
-    field and a ticker (as yfinance and pandas write them), gets a row for each date and ticker.
+    One with two names a column, field and ticker, gets a row for each date and ticker.
     """
     with container.readable():
         if container.archive is None:
@@ -163,11 +159,9 @@ OTHER_FIELDS = ("capital_gains", "repaired?")
 def _fields_first(
     pairs: Mapping[int, tuple[str, str]], labels: tuple[str, str]
 ) -> dict[int, tuple[str, str]]:
-    """Return the two names of each column, by its position, with the field before the ticker.
+    """Return the two names of each column, by position, the field first, as `labels` say.
 
-    The `labels` before the names of a text say which are the fields. Without any, the fields are
-    the names that are all known fields; AdvisedError is raised where this holds for both, as LOW
-    and OPEN are tickers too, or for neither.
+    Else fields are all known ones; AdvisedError is raised where both or neither may be.
     """
     first_label, second_label = labels
     known = {*NAMES, *OTHER_FIELDS}
@@ -193,11 +187,10 @@ def _fields_first(
 def one_row_per_ticker_and_date(
     table: Table, pairs: Mapping[int, tuple[str, str]], *, dates: int
 ) -> Table:
-    """Return a row for each ticker and date that has any value, those of one ticker together.
+    """Return a row for each ticker and date with a value: date, symbol and each field.
 
-    `pairs` are the field and the ticker of each column by its position, and `dates` is the position
-    of the dates. The result has the columns date, symbol and each field. Raises AdvisedError for
-    two columns of one field and ticker.
+    `pairs`: field and ticker by position; `dates`: the dates' position. Raises AdvisedError for two
+    columns of one pair.
     """
     positions: dict[str, dict[str, int]] = {}  # by ticker and field
     for position, (name, ticker) in pairs.items():
@@ -257,9 +250,7 @@ OTHER_ENCODING = (
 def _text(container: Container, content: bytes, stated: Columns) -> Table:
     """Return the table in a text, all cells as text: as a number, `005930` would lose its zeros.
 
-    Blank lines, comments and a line such as `sep=;`, which Excel reads, may stand above the header;
-    as many lines as the market's file states in `skip_rows` are skipped first. Comments may stand
-    below it too.
+    Above the header: `skip_rows` as stated, blank lines, comments, and `sep=;`.
     """
     content = _in_utf8(content, stated.encoding)
     text = BytesIO(content)
@@ -308,8 +299,7 @@ def _text(container: Container, content: bytes, stated: Columns) -> Table:
 def _in_utf8(content: bytes, encoding: str | None) -> bytes:
     """Return a text in UTF-8 without a byte order mark; raise AdvisedError for another format.
 
-    Its encoding is the first of these that applies: the one stated, that of its byte order mark,
-    UTF-8, or the one in which its first line is the header of a dialect.
+    By the stated encoding, its mark, UTF-8, or that in which it begins with a dialect's header.
     """
     beginning = content[:200].lstrip(b"\xef\xbb\xbf \r\n\t").lower()
     for marks, words in OTHER_FORMATS.items():
@@ -346,11 +336,7 @@ def _decoded(line: bytes) -> str:
 
 
 def _is_comment(line: str, text: BytesIO, separator: str | None) -> bool:
-    """Say whether a line is a comment; a header may begin with # as well.
-
-    A line with # is a header if it has as many fields as the first line below without one, which
-    is read in `text`.
-    """
+    """Say whether a line is a comment: with #, and other fields than the first line without."""
     if not line.startswith("#"):
         return False
     place = text.tell()
@@ -362,10 +348,7 @@ def _is_comment(line: str, text: BytesIO, separator: str | None) -> bool:
 
 
 def _separator(line: str) -> str:
-    """Return the separator that gives a header the most fields, a comma for a single field.
-
-    Raises AdvisedError where several give it as many.
-    """
+    """Return the separator that gives most fields, else a comma; AdvisedError for a tie."""
     counts = {separator: len(_record(line, separator)) for separator in SEPARATORS}
     most = max(counts.values())
     best = [separator for separator, count in counts.items() if count == most]
