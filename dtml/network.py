@@ -30,11 +30,10 @@ Scores = Float[Tensor, "days stocks"]
 class Batch(NamedTuple):
     """The days of one step.
 
-    `rows` are the distinct sessions that the days need, with the index as the last symbol and
-    features in percent; `windows` are positions in them, oldest first. `observed` are the
-    stock-days that the network may use: no other one influences their scores. `counted` are those
-    of them that the loss counts, at least one; `rises` is their label, whether `movement` is above
-    0. `movement` is 0 where unknown. `step` is the number of steps that the training has taken.
+    `rows` are the sessions needed, features in percent, the index last; `windows` positions in
+    them, oldest first. `observed` are the stock-days that the network may use, `counted` those of
+    the loss, at least one. `rises`: whether `movement`, 0 where unknown, is above 0. `step`: steps
+    taken so far.
     """
 
     rows: Rows
@@ -49,32 +48,23 @@ class Batch(NamedTuple):
 class Network(nn.Module, ABC):
     """A network that `dtml.training` can train.
 
-    Its random numbers come from a `RandomLayer`, which also replaces torch's own dropout
-    (`use_generator`), so that they depend on a seed alone.
+    Its random numbers come from a `RandomLayer`, in place of torch's dropout, by seed alone.
     """
 
     @abstractmethod
     def logits(self, rows: Rows, windows: Positions, observed: StockDays) -> Scores:
-        """Return the score of each stock on each day.
-
-        Above 0 is a rise; the sigmoid of the score is its probability.
-        """
+        """Return the score of each stock on each day; its sigmoid is the probability of a rise."""
 
     @abstractmethod
     def objective(self, batch: Batch, penalty: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """Return the loss that training minimises.
+        """Return the loss that training minimises: a mean over counted stock-days, plus terms of
+        the weights.
 
-        It is a mean over the counted stock-days, plus terms that depend on the weights alone. The
-        loss of a stock-day may depend on no other day, because a step computes the loss of a few
-        days at a time. `penalty` weighs the network's own regularisation.
+        The loss of a day depends on no other. `penalty` weighs the network's own regularisation.
         """
 
     def correct(self, logits: Float[Tensor, "*axes days stocks"], batch: Batch) -> Tensor:
-        """Return the figure that validation averages over the counted stock-days.
-
-        Here it is whether a direction is correct, so that its mean is the accuracy. The epoch with
-        the highest mean is kept.
-        """
+        """Return what validation averages, the highest best: whether a direction is right."""
         return (logits > 0) == batch.rises
 
     def initialise(self, generator: torch.Generator) -> None:
@@ -124,10 +114,7 @@ class Dropout(RandomLayer):
         self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
-        """Zero each element with probability `rate` while training.
-
-        The others are scaled, so that the mean stays the same.
-        """
+        """Zero each element with probability `rate` while training, and scale the others."""
         if not self.training or self.rate == 0:
             return x
         # Contiguous, so that the same elements get the same numbers whatever the layout of `x`.
@@ -154,9 +141,10 @@ def use_generator(model: nn.Module, generator: torch.Generator) -> None:
 
 
 def days_at_once(symbols: int, device: torch.device) -> int:
-    """Return how many days of a number of stocks go through a network at once.
+    """Return how many days of a number of stocks go through a network at once, the same on every
+    CPU.
 
-    It is the same on every CPU, because the last bits of the result depend on it.
+    The last bits of the result depend on it.
     """
     if device.type == "cpu":
         return max(1, STOCK_DAYS // symbols)

@@ -1,7 +1,4 @@
-"""The published experiment: its data sets, the recipe of each model, and the published figures.
-
-They are in `published.toml`, with the spans and the origin of each set.
-"""
+"""The published experiment, from `published.toml`: data sets, recipes, published figures."""
 
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -30,10 +27,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Figure:
-    """Published ACC and MCC, mean and standard deviation over 10 seeds.
-
-    They are those of table 2 of Yoo et al., KDD 2021.
-    """
+    """Published ACC and MCC, mean and sd over 10 seeds (table 2 of Yoo et al., KDD 2021)."""
 
     acc: float
     acc_sd: float
@@ -45,10 +39,9 @@ class Figure:
 class PublishedSet:
     """A public data set and the models trained on it.
 
-    Spans are those of the sessions predicted, both ends included. `recipes` and `published` are by
-    the name of the network (`NETWORKS`). `notes` say how the public files compare with the paper's
-    set. `data_until` is the last session of the public files if they end before the test span does,
-    else None.
+    Spans are of the sessions predicted, both ends included. `recipes` and `published` are by
+    network. `notes` compare the files with the paper's set; `data_until` is their end, if before
+    the test's.
     """
 
     market: str
@@ -68,11 +61,9 @@ class PublishedSet:
 
 
 def require_set(market: Market, published_set: PublishedSet) -> None:
-    """Raise UsageError unless the market has the stocks of the published set.
+    """Raise UsageError unless the market has the stocks of the set's own market.
 
-    The stocks must be those that the set's own market lists. If that list has another number of
-    stocks than the public files, it is of another time than they are; then only the number of
-    stocks is compared, with that of the public files.
+    If that list is of another time than the files, only the number of stocks in these is compared.
     """
     listed = set(load_market(published_set.market).symbols)
     symbols = set(market.symbols)
@@ -88,11 +79,7 @@ def require_set(market: Market, published_set: PublishedSet) -> None:
 
 
 def _read_sets() -> dict[str, PublishedSet]:
-    """Return the sets in `published.toml` by market.
-
-    Its table `networks` has, by network, the settings that its recipes share; every other table is
-    a set, whose recipes have their own beside them.
-    """
+    """Return the sets in `published.toml` by market; its table `networks` has shared settings."""
     file = Path(__file__).with_suffix(".toml")
     tables = tomllib.loads(file.read_text(encoding="utf-8"))
     shared = tables.pop("networks")
@@ -119,8 +106,7 @@ SETS: Mapping[str, PublishedSet] = _read_sets()
 def grid(recipe: Recipe) -> list[Recipe]:
     """Return the published grid around DTML's recipe: window, hidden size, beta, learning rate.
 
-    Its fifth axis, 100 or 200 epochs, is left out: the best epoch on validation is kept in any
-    case.
+    Its fifth axis, 100 or 200 epochs, is left out: the best epoch on validation is kept.
     """
     assert isinstance(recipe.model, ModelConfig)
     windows = (10, 15)
@@ -136,10 +122,7 @@ def grid(recipe: Recipe) -> list[Recipe]:
 
 
 def shortened(published_set: PublishedSet, epochs: int | None) -> PublishedSet:
-    """Return the same experiment with at most `epochs` epochs of training; None is no limit.
-
-    A shortened experiment is for a quick look, not for figures beside the published ones.
-    """
+    """Return the same experiment with at most `epochs` epochs (None: no limit)."""
     if epochs is None:
         return published_set
     recipes = {}

@@ -40,11 +40,10 @@ from translation.translate import translate
 
 
 def train(options: argparse.Namespace) -> None:
-    """Train the model of a recipe, score it on the recipe's test sets, and print the scores.
+    """Train the model of a recipe, score it on the recipe's test sets, and print scores and folder.
 
-    The last line printed is the folder of the model. With several `--processes`, the command is run
-    again in each of them, of which rank 0 alone scores. This process then exits with the code of
-    one that failed, or 0.
+    With several `--processes`, the command is run again in each, rank 0 alone scores, and this
+    process exits with the code of one that failed, or 0.
     """
     recipe = read_recipe(options.recipe)
     # RANK is set in a process that this command has launched itself, or that torchrun has.
@@ -100,9 +99,7 @@ def _say(line: object) -> None:
 def main() -> int:
     """Run the command line and return its exit code: 0, 2 for a user's mistake, 1 for the rest.
 
-    A TranslationError or an OSError is printed as one line on standard error. Every other error, an
-    interrupt among them, ends the program with a traceback. With several `--processes`, `train`
-    exits by itself.
+    A TranslationError or an OSError is one line on standard error, other errors a traceback.
     """
     prepare_output()
     parser = argparse.ArgumentParser(

@@ -1,9 +1,9 @@
-"""The Transformer of "Attention Is All You Need" (Vaswani et al., NeurIPS 2017).
+"""The Transformer of "Attention Is All You Need" (Vaswani et al., NeurIPS 2017), to be read beside
+it.
 
-It is written to be read beside the paper, and imports torch alone. Attention works on the last axis
-but one; every axis before it is a batch. A sentence is `[sentences, positions, d_model]`, a market
-is `[days, stocks, hidden]`: the same block serves both. Masks are boolean and True means "may
-attend".
+Attention works on the last axis but one; every axis before it is a batch. A sentence is
+`[sentences, positions, d_model]`, a market `[days, stocks, hidden]`: the same block serves both.
+Masks are boolean; True means "may attend".
 """
 
 import math
@@ -21,15 +21,11 @@ Weights = Tensor | None  # of attention: None unless they are requested
 
 
 def prepare_cuda() -> None:
-    """Make operations on CUDA deterministic in this process, attention among them.
+    """Make operations on CUDA deterministic in this process, where torch can, attention among them.
 
-    An operation that torch cannot make deterministic still runs, with a warning of torch. Sets the
-    environment variable CUBLAS_WORKSPACE_CONFIG unless the user has set it.
-
-    torch has several kernels for attention. Only that of plain matrix products adds up gradients in
-    a fixed order, so the others are switched off. The kernel of plain products is also fast for
-    batches of many shapes: cuDNN's makes a plan for each new shape, and with it a translator
-    trained at a sixth of the speed on an H200.
+    Sets CUBLAS_WORKSPACE_CONFIG unless set. Only plain matrix products add up attention's gradients
+    in a fixed order, so other kernels are switched off; cuDNN's makes a plan for each new shape,
+    with which a translator trained at a sixth of the speed on an H200.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # needed before cuBLAS starts
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -57,9 +53,8 @@ def attend(
     """Compute scaled dot-product attention, softmax(QK^T / sqrt(d_k)) V (eq. 1 of Vaswani et al.).
 
     `query` is `[..., queries, d_k]`, `key` `[..., keys, d_k]`, `value` `[..., keys, d_v]`; `mask`
-    broadcasts to `[..., queries, keys]`. Returns the values `[..., queries, d_v]` and, on request,
-    the weights `[..., queries, keys]`, whose rows sum to 1. Every query needs at least one key that
-    it may attend to.
+    broadcasts to `[..., queries, keys]`, and leaves each query a key. Returns `[..., queries, d_v]`
+    and, on request, the weights `[..., queries, keys]`, whose rows sum to 1.
     """
     if not need_weights:
         return nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask), None
@@ -71,10 +66,9 @@ def attend(
 
 
 class MultiHeadAttention(nn.Module):
-    """Attention in `heads` subspaces of width d_model / heads, concatenated.
+    """Attention in `heads` subspaces of width d_model / heads, concatenated (section 3.2.2).
 
-    See section 3.2.2 of Vaswani et al. `output_projection=False` leaves out W_O, as DTML does. The
-    weights for queries, keys and values, in this order, are rows of one matrix.
+    `output_projection=False` leaves out W_O, as DTML does. W_Q, W_K, W_V are rows of one matrix.
     """
 
     def __init__(self, d_model: int, heads: int, *, output_projection: bool = True) -> None:
@@ -88,19 +82,15 @@ class MultiHeadAttention(nn.Module):
     def forward(
         self, x: Tensor, mask: Tensor | None = None, *, need_weights: bool = False
     ) -> tuple[Tensor, Weights]:
-        """Attend from `x` `[..., positions, d_model]` to itself.
+        """Attend from `x` `[..., positions, d_model]` to itself; `mask` holds for every head.
 
-        `mask` broadcasts to `[..., queries, keys]` and holds for every head. Weights on request are
-        `[..., heads, queries, keys]`.
+        Weights on request are `[..., heads, queries, keys]`.
         """
         query, key, value = self.queries_keys_values(x)
         return self.mix(query, key, value, mask, need_weights=need_weights)
 
     def queries_keys_values(self, x: Tensor) -> Iterator[Tensor]:
-        """Project `x` `[..., positions, d_model]` to queries, keys and values.
-
-        Each is `[..., heads, positions, d_k]`.
-        """
+        """Project `x` `[..., positions, d_model]` to three `[..., heads, positions, d_k]`."""
         return self._split_heads(self.project_qkv(x), count=3)
 
     def queries(self, x: Tensor) -> Tensor:
@@ -127,10 +117,10 @@ class MultiHeadAttention(nn.Module):
         *,
         need_weights: bool = False,
     ) -> tuple[Tensor, Weights]:
-        """Attend in every head, concatenate and project.
+        """Attend in every head, concatenate and project: `[..., queries, d_model]` and, on request,
+        weights.
 
-        `query`, `key` and `value` are `[..., heads, positions, d_k]`, `mask` is as in `forward`.
-        Returns `[..., queries, d_model]` and, on request, the weights.
+        `query`, `key` and `value` are `[..., heads, positions, d_k]`.
         """
         per_head_mask = None if mask is None else mask.unsqueeze(-3)
         mixed, weights = attend(query, key, value, per_head_mask, need_weights=need_weights)
@@ -138,10 +128,9 @@ class MultiHeadAttention(nn.Module):
         return self.project_output(concatenated), weights
 
     def _split_heads(self, packed: Tensor, count: int) -> Iterator[Tensor]:
-        """Return the `count` projections that lie side by side in `packed`, head by head.
+        """Return `count` projections, `[..., heads, positions, d_k]`, side by side in `packed`.
 
-        `packed` is `[..., positions, count * d_model]`, each projection `[..., heads, positions,
-        d_k]`.
+        That is `[..., positions, count * d_model]`.
         """
         parts = packed.unflatten(-1, (count, self.heads, -1))  # [..., positions, count, heads, d_k]
         return (part.transpose(-3, -2) for part in parts.unbind(-3))
@@ -190,8 +179,7 @@ class Residual(nn.Module):
 class EncoderLayer(nn.Module):
     """Self-attention, then feed-forward, each with a residual (section 3.1 of Vaswani et al.).
 
-    `dropout` applies to the output of each sub-layer, `activation_dropout` between the two maps of
-    the feed-forward.
+    `dropout` is of each sub-layer's output, `activation_dropout` between the feed-forward's maps.
     """
 
     def __init__(
@@ -214,10 +202,7 @@ class EncoderLayer(nn.Module):
     def forward(
         self, x: Tensor, mask: Tensor | None = None, *, need_weights: bool = False
     ) -> tuple[Tensor, Weights]:
-        """Map `x` `[..., positions, d_model]` to its shape.
-
-        Weights on request are `[..., heads, queries, keys]`.
-        """
+        """Map `x` `[..., positions, d_model]`; weights are `[..., heads, queries, keys]`."""
         entered = self.around_attention.enter(x)
         attended, weights = self.attention(entered, mask, need_weights=need_weights)
         x = self.around_attention.leave(x, attended)
@@ -226,10 +211,7 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """The encoder's layer, with attention over the encoder's output between its sub-layers.
-
-    The encoder's output is called the memory.
-    """
+    """The encoder's layer, with attention over the memory, the encoder's output, in between."""
 
     def __init__(
         self, d_model: int, heads: int, d_ff: int, *, norm: Norm = "post", dropout: float = 0.0
@@ -251,19 +233,13 @@ class DecoderLayer(nn.Module):
         *,
         need_weights: bool = False,
     ) -> tuple[Tensor, Weights]:
-        """Map `x` `[..., positions, d_model]` to its shape.
-
-        The weights, on request, are those of the attention over `memory`.
-        """
+        """Map `x` `[..., positions, d_model]` to its shape; weights are those over `memory`."""
         attended, _ = self.attention(self.around_attention.enter(x), mask)
         remembered = self.remember(memory)
         return self.attend_memory(x, attended, remembered, memory_mask, need_weights=need_weights)
 
     def remember(self, memory: Tensor) -> Tensor:
-        """Project `memory` `[..., positions, d_model]` to keys and values.
-
-        Both are in one tensor, `[2, ..., heads, positions, d_k]`.
-        """
+        """Project `memory` to keys and values, `[2, ..., heads, positions, d_k]`."""
         key, value = self.memory_attention.keys_values(memory)
         return torch.stack([key, value])
 
@@ -276,9 +252,9 @@ class DecoderLayer(nn.Module):
         *,
         need_weights: bool = False,
     ) -> tuple[Tensor, Weights]:
-        """Compute the rest of the layer from the output of its self-attention, `attended`.
+        """Compute the rest of the layer from its input `x` and its `attended` self-attention.
 
-        `x` is the layer's input, and `remembered` what `remember` returns.
+        `remembered` is what `remember` returns.
         """
         x = self.around_attention.leave(x, attended)
         query = self.memory_attention.queries(self.around_memory_attention.enter(x))
@@ -296,10 +272,7 @@ class DecoderLayer(nn.Module):
 
 
 class Embedding(nn.Module):
-    """The sum of token embedding, times sqrt(d_model), and position embedding.
-
-    See sections 3.4 and 3.5 of Vaswani et al.
-    """
+    """The sum of token embedding, times sqrt(d_model), and position's (sections 3.4, 3.5)."""
 
     def __init__(
         self, tokens: nn.Embedding, positions: nn.Embedding | None, dropout: float
@@ -310,10 +283,7 @@ class Embedding(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """Return the embeddings `[..., d_model]` of token numbers `[...]` at positions `[...]`.
-
-        Positions count from 0, and may be of a shape that broadcasts to that of the tokens.
-        """
+        """Return embeddings `[..., d_model]` of tokens at positions, from 0, that broadcast."""
         width = self.tokens.embedding_dim
         if self.learned is None:
             of_positions = sinusoids(positions, width)
@@ -325,10 +295,7 @@ class Embedding(nn.Module):
 
 
 def sinusoids(positions: Tensor, width: int) -> Tensor:
-    """Return `[..., width]`: alternating sin and cos of pos / 10000^(2i / width).
-
-    See section 3.5 of Vaswani et al.
-    """
+    """Return `[..., width]`: alternating sin and cos of pos / 10000^(2i / width) (section 3.5)."""
     even = torch.arange(0, width, 2, device=positions.device)
     frequencies = torch.exp(even * (-math.log(10000.0) / width))
     angles = positions.unsqueeze(-1) * frequencies
@@ -337,10 +304,7 @@ def sinusoids(positions: Tensor, width: int) -> Tensor:
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """Sizes of the network, by default those of the paper's base model.
-
-    `learned_positions` is the number of learned position embeddings, 0 for sinusoids.
-    """
+    """Sizes of the network, by default the paper's; `learned_positions` 0: sinusoids."""
 
     source_vocabulary: int
     target_vocabulary: int
@@ -360,10 +324,7 @@ class TransformerConfig:
 
 
 class Transformer(nn.Module):
-    """The encoder-decoder (figure 1 of Vaswani et al.).
-
-    Token 0 is padding, on either side, and changes no output.
-    """
+    """The encoder-decoder (figure 1 of Vaswani et al.); token 0, padding, changes nothing."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -409,10 +370,7 @@ class Transformer(nn.Module):
             nn.init.normal_(table.weight, std=width**-0.5)
 
     def encode(self, source: Tensor) -> tuple[Tensor, Tensor]:
-        """Encode `[sentences, source positions]` tokens.
-
-        Returns the memory and the mask for attention over it.
-        """
+        """Encode `[sentences, source positions]` tokens; return the memory and its mask."""
         is_real = source != PADDING
         mask = is_real.unsqueeze(-2)
         x = self.embed_source(source, positions_of(is_real))
@@ -423,11 +381,10 @@ class Transformer(nn.Module):
     def forward(
         self, source: Tensor, target: Tensor, *, need_weights: bool = False
     ) -> tuple[Tensor, Weights]:
-        """Decode `[sentences, target positions]` tokens, each without those after it.
+        """Decode `[sentences, target positions]` tokens, each without those after it, for `logits`.
 
-        Returns `[sentences, target positions, d_model]`, which `logits` maps to scores. Weights on
-        request are the last layer's over the source, averaged over heads: `[sentences, target
-        positions, source positions]`.
+        Returns `[sentences, target positions, d_model]`, and on request the last layer's weights
+        over the source, averaged over heads, `[sentences, target positions, source positions]`.
         """
         memory, memory_mask = self.encode(source)
         is_real = target != PADDING
@@ -450,9 +407,8 @@ class Transformer(nn.Module):
     def every_head(self, source: Tensor, target: Tensor) -> dict[str, Tensor]:
         """Return the attention of each layer and head in decoding a target.
 
-        `source` and `target` are `[positions]` tokens; the target has BEGIN first and no padding.
-        Tensors are `[layers, heads, queries, keys]`: "encoder" from the source to itself, "decoder"
-        from the target to itself, and "between" from the target to the source.
+        Tokens are `[positions]`, the target's with BEGIN. `[layers, heads, queries, keys]`:
+        "encoder" (source to itself), "decoder" (target to itself), "between" (target to source).
         """
         memory, memory_mask = self.encode(source)
         # `encode` and the decoder's layers return no weights of self-attention, so these are
@@ -480,24 +436,15 @@ class Transformer(nn.Module):
         }
 
     def logits(self, decoded: Tensor) -> Tensor:
-        """Map `[..., d_model]` to scores of the next token, `[..., target vocabulary]`.
-
-        The weights of this layer are the embedding of target tokens.
-        """
+        """Map `[..., d_model]` to scores `[..., target vocabulary]` by the target's embedding."""
         return decoded @ self.output_weight.T
 
     @property
     def output_weight(self) -> Tensor:
-        """Return the output layer's weight, `[target vocabulary, d_model]`.
-
-        It is the embedding of target tokens.
-        """
+        """Return the output weight, the target's embedding, `[target vocabulary, d_model]`."""
         return self.embed_target.tokens.weight
 
 
 def positions_of(is_real: Tensor) -> Tensor:
-    """Return the position of each token, counted from 0 at the first real one of its sentence.
-
-    Padding in front does not change the positions; that at the end repeats the last one.
-    """
+    """Return each token's position, from 0 at the first real one; padding repeats the last."""
     return (is_real.cumsum(dim=-1) - 1).clamp(min=0)

@@ -1,8 +1,7 @@
-"""Logistic regression and gradient boosting on flattened windows.
+"""Logistic regression and gradient boosting on flattened windows: what needs no network.
 
-They show what can be predicted without a network. One row is one stock-day: the window of the
-stock, then the window of the index. Settings are chosen from the lists below by the accuracy on the
-validation span; `Fitted.tried` counts the choices.
+A row is a stock-day: the window of the stock, then of the index. Settings are chosen from the lists
+below by the accuracy on the validation span; `Fitted.tried` counts them.
 """
 
 from collections.abc import Mapping
@@ -52,10 +51,7 @@ class Fitted:
     trees: int | None = None  # of a boosting, the first ones that are kept
 
     def probability(self, windows: Windows) -> Float[ndarray, "days stocks"]:
-        """Return the probability of a rise, NaN where a stock is not observed.
-
-        Above 0.5 is a rise.
-        """
+        """Return the probability of a rise, NaN where a stock is not observed."""
         x, day_places, stock_places = design(windows)
         probability = np.full(windows.observed.shape, np.nan)
         if len(x):  # scikit-learn refuses to predict no rows
@@ -71,11 +67,9 @@ class Fitted:
 def design(
     windows: Windows, counted: Bool[ndarray, "days stocks"] | None = None
 ) -> tuple[Float[ndarray, "rows columns"], Int[ndarray, " rows"], Int[ndarray, " rows"]]:
-    """Return a row for each stock-day, with the positions of the rows' days and of their stocks.
+    """Return a row for each stock-day `counted`, by default observed, with its day and stock.
 
-    The stock-days are those `counted`, or without it the observed ones. The columns of a row are
-    the features, in percent, of the stock's window, oldest session first, and then those of the
-    index: 2 x window x features.
+    Columns: the features of the stock's window, oldest first, then the index's, in percent.
     """
     if counted is None:
         counted = windows.observed.numpy()
@@ -120,8 +114,7 @@ def _labelled(windows: Windows, protocol: LabelProtocol) -> Labelled:
 def _logistic_regression(train: Labelled, validation: Labelled) -> Fitted:
     """Fit one model for each penalty, and keep the most accurate on the validation span.
 
-    Columns are scaled by their training mean and deviation. With some hundreds of columns, Newton's
-    method reaches the optimum in a few steps.
+    Columns are scaled; Newton's method needs a few steps.
     """
     fitted: list[Fitted] = []
     for c in INVERSE_PENALTIES:
@@ -141,10 +134,7 @@ def _logistic_regression(train: Labelled, validation: Labelled) -> Fitted:
 
 
 def _boosting(train: Labelled, validation: Labelled, seed: int) -> Fitted:
-    """Fit one boosting for each point of the grid, and keep the best on the validation span.
-
-    Of each boosting, only the first trees are kept, as many as predict that span best.
-    """
+    """Fit one boosting for each point of the grid, cut to its best trees, and keep the best."""
     grid = list(product(LEAVES, RATES))
     fitted: list[Fitted] = []
     for leaves, rate in grid:

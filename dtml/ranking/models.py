@@ -1,7 +1,6 @@
 """Rankers from ranked features to the rank of the outcome: ridge, gradient boosting, their blend.
 
-A fitted ranker holds only arrays, so that it can be stored as tensors, which run no code when they
-are read.
+A fitted ranker holds only arrays, which run no code when they are read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,11 +22,7 @@ RANK_VARIANCE = 1 / 12  # of ranks that are uniform in [-0.5, 0.5]
 
 @dataclass(frozen=True)
 class RidgeConfig:
-    """The settings of a ridge.
-
-    `penalty` is the weight of the squared norm, in units of the features' variance times the number
-    of rows.
-    """
+    """The settings of a ridge: `penalty` is in units of the features' variance times the rows."""
 
     penalty: float = 0.1
 
@@ -36,10 +31,8 @@ class RidgeConfig:
 class BoostingConfig:
     """The shape of a gradient boosting of regression trees.
 
-    There are `trees` of at most `leaves` each; `rate` is the learning rate. `columns_a_split` is
-    the share of the columns from which a split may choose, drawn from `seed`. A leaf has at least
-    `rows_a_leaf` rows; with fewer than 2 * `leaves` times as many rows in all, its least size is
-    smaller (`fit_boosting`).
+    `columns_a_split` is the share of columns for a split, drawn from `seed`. A leaf has at least
+    `rows_a_leaf` rows, fewer with less than 2 * `leaves` times as many in all.
     """
 
     trees: int = 300
@@ -52,10 +45,7 @@ class BoostingConfig:
 
 @dataclass(frozen=True)
 class Ridge:
-    """A ridge regression without an intercept: ranks are centred on every day.
-
-    A missing rank is the middle, 0.
-    """
+    """A ridge regression without an intercept: ranks are centred; a missing one is 0."""
 
     weights: Float[ndarray, " features"]
 
@@ -67,12 +57,11 @@ class Ridge:
 
 @dataclass(frozen=True)
 class Boosting:
-    """Regression trees whose leaves add up.
+    """Regression trees whose leaves add up, a row of the arrays each, padded with leaves of 0.
 
-    Each row of the arrays is a tree, padded with leaves of 0. At a node, a row of features goes
-    left if its value in `column` is at most the `threshold`, or if it is missing and `missing_left`
-    is true. `left` and `right` are the positions of a node's children; a leaf is its own child.
-    `value` is what a leaf adds to the score, `depth` the number of splits on the longest path.
+    A row of features goes left if its value in `column` is at most `threshold`, or missing and
+    `missing_left`. `left`, `right` are positions of children; a leaf is its own. `value` is a
+    leaf's score, `depth` the splits on the longest path.
     """
 
     column: Int[ndarray, "trees nodes"]
@@ -105,10 +94,7 @@ Ranker = Ridge | Boosting  # fitted: within a day, a higher score is a higher ra
 
 
 def fit_ridge(features: Rows, outcome: Scores, config: RidgeConfig) -> Ridge:
-    """Fit a ridge on rows with their outcomes, ranks in [-0.5, 0.5].
-
-    Raises DtmlError without rows.
-    """
+    """Fit a ridge on rows and outcomes, ranks in [-0.5, 0.5]; raises DtmlError without rows."""
     _require_rows(outcome)
     rows, columns = features.shape
     # The matrix and the right side of the normal equations, summed up part by part.
@@ -123,10 +109,7 @@ def fit_ridge(features: Rows, outcome: Scores, config: RidgeConfig) -> Ridge:
 
 
 def fit_boosting(features: Rows, outcome: Scores, config: BoostingConfig) -> Boosting:
-    """Fit scikit-learn's boosting by histograms on rows with their outcomes, ranks.
-
-    Raises DtmlError without rows.
-    """
+    """Fit scikit-learn's boosting by histograms on such rows; raises DtmlError without any."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     _require_rows(outcome)
@@ -160,11 +143,7 @@ def _require_rows(outcome: Scores) -> None:
 
 
 def _as_arrays(trees: Sequence[ndarray]) -> Boosting:
-    """Return scikit-learn's trees as arrays.
-
-    The mean outcome that they start from does not affect a ranking and is left out. Trees are
-    padded to the largest number of nodes; no row of features reaches a node of the padding.
-    """
+    """Return scikit-learn's trees as padded arrays, without the mean, which ranks nothing."""
     shape = (len(trees), max(len(nodes) for nodes in trees))  # [trees nodes], padded
 
     def padded(name: str, dtype: type) -> ndarray:
@@ -191,8 +170,7 @@ def _as_arrays(trees: Sequence[ndarray]) -> Boosting:
 def blend(scores: Mapping[str, Float[ndarray, "days stocks"]]) -> Float[ndarray, "days stocks"]:
     """Return the mean of the ranks that several models give the stocks of each day.
 
-    It is NaN where any of the models has no score. Means that differ only by rounding are made
-    equal.
+    NaN where one has no score. Means that differ only by rounding are made equal.
     """
     ranks = [ranked(of_model) for of_model in scores.values()]
     return with_ties(np.mean(ranks, axis=0))

@@ -1,7 +1,4 @@
-"""The rankers of a market's nights.
-
-They are fitted together, stored in one checkpoint, and asked for the ranking of one day.
-"""
+"""The rankers of a market's nights: fitted together, stored together, asked for a day's ranking."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -55,7 +52,7 @@ Train = Callable[[], PerStock]
 class RankersConfig:
     """All settings of a market's rankers; the leg is the return whose ranking they learn.
 
-    Networks are used only when named: they train for minutes, the others for seconds.
+    Networks, which train for minutes, are used only when named.
     """
 
     leg: Leg = "next_close"
@@ -72,11 +69,7 @@ class RankersConfig:
 
     @property
     def folds_per_training(self) -> dict[str, int]:
-        """Return, for each model, the number of consecutive folds of a walk that a training serves.
-
-        The keys are the names of all models, without blends. A training of a network, which takes
-        minutes, serves several folds.
-        """
+        """Return, for each model but blends, how many folds in a row a training serves."""
         folds = dict.fromkeys(KINDS, 1)
         for network in self.networks:
             folds[network.name] = network.folds
@@ -87,8 +80,8 @@ class RankersConfig:
 class Rankers:
     """Fitted rankers by name, and the slope of the probabilities of each and of their blends.
 
-    A stock whose score has rank r within its day, in [-0.5, 0.5], ends above the day's median with
-    probability 1 / (1 + exp(-slope * r)).
+    Rank r within the day, in [-0.5, 0.5], is above its median with probability 1 / (1 + exp(-slope
+    * r)).
     """
 
     models: Mapping[str, Ranker | Relative]
@@ -96,10 +89,9 @@ class Rankers:
     own: Fitted | None = None  # a user's own code, which runs in a separate process
 
     def scores(self, features: Features, there: There, days: slice) -> Scores:
-        """Return the scores, [days stocks], by the name of each ranker and of each blend.
+        """Return the scores of some days, [days stocks], by ranker and blend, not of `own` code.
 
-        `features` and `there` cover all sessions, `days` are those that are scored. Scores are NaN
-        where `there` is false. Those of `own` code are not among them.
+        `features` and `there` cover all sessions; NaN where not `there`.
         """
         scores = {
             name: _scores(model, features, there, days) for name, model in self.models.items()
@@ -110,8 +102,8 @@ class Rankers:
 def fit_rankers(history: History, config: RankersConfig) -> Rankers:
     """Fit every ranker on all days of a history whose outcomes are known.
 
-    Slopes are measured on the last `VALIDATION_DAYS` of these, by rankers that are fitted on the
-    days before them and then discarded. Raises DtmlError for a history too short for that.
+    Slopes are measured on the last `VALIDATION_DAYS`, by rankers fitted before. Raises DtmlError
+    for too short a history.
     """
     split, whole = spans_of(history)
     earlier_rankers = Rankers(_fit_all(history, split.trained, config), slopes={})
@@ -126,10 +118,9 @@ def _fit_all(history: History, days: slice, config: RankersConfig) -> dict[str, 
 
 
 def spans_of(history: History) -> tuple[Split, slice]:
-    """Return two spans of days: a split to measure slopes on, and all days up to the last outcome.
+    """Return a split to measure slopes on, and all days up to the last outcome.
 
-    The split scores the `VALIDATION_DAYS` up to the last one that has an outcome, and trains on the
-    days whose outcomes were known before them. Raises DtmlError where these are too few.
+    It scores the last `VALIDATION_DAYS` with an outcome. Raises DtmlError for too few before.
     """
     has_outcome = np.isfinite(history.relative).any(axis=1)
     known_days = np.flatnonzero(has_outcome)
@@ -180,12 +171,11 @@ def walk(
     config: RankersConfig,
     train_or_load: Callable[[str, Train], PerStock] = lambda _name, train: train(),
 ) -> Scores:
-    """Return the scores of rankers that are trained anew as they walk, and of their blends.
+    """Return the scores of rankers trained anew as they walk, and of their blends, [sessions
+    stocks].
 
-    They are [sessions stocks] by the name of the ranker or blend, NaN outside the days that the
-    folds `walked` score. `train_or_load` receives the name of each training and a function that
-    trains and returns the scores of its days, [days stocks]; it may return scores that were stored
-    earlier instead. By default it trains.
+    NaN outside the days of `walked`. `train_or_load` gets a training's name and a function that
+    trains and returns the scores of its days, [days stocks]; stored ones may be returned instead.
     """
     scores: Scores = {}
     for name in config.folds_per_training:
@@ -200,8 +190,7 @@ def walk(
 class Training:
     """One training of a walk: a predictor, the days it learns from, and those it scores.
 
-    `name` identifies the training among those of its walk: by the predictor and the first day that
-    it scores. The last day is no part of the name.
+    Its `name` is of the predictor and the first day scored.
     """
 
     predictor: str
@@ -218,10 +207,7 @@ class Training:
 def trainings(
     history: History, walked: Sequence[Split], config: RankersConfig
 ) -> Iterator[Training]:
-    """Yield every training of a walk.
-
-    A training that serves several folds learns from the days of the first of them.
-    """
+    """Yield every training of a walk, which learns from the days of its first fold."""
     for predictor, folds in config.folds_per_training.items():
         for begin in range(0, len(walked), folds):
             served_folds = walked[begin : begin + folds]
@@ -236,10 +222,9 @@ def trainings(
 
 
 def slope_of(ranks: PerStock, relative: PerStock) -> float:
-    """Return the slope of a logistic regression of "above the median" on the score's rank.
+    """Return the slope of a logistic regression, without intercept, of "above the median" on ranks.
 
-    The regression has no intercept. `ranks` are those of the scores, `relative` those of the
-    outcomes, both within their day and in [-0.5, 0.5]. The slope is 0 if no stock has both.
+    Both are ranks within their day, in [-0.5, 0.5]. 0 if no stock has both.
     """
     is_known = np.isfinite(ranks) & np.isfinite(relative)
     rank = ranks[is_known]
@@ -258,13 +243,10 @@ def ranking_of_day(
     slopes: Mapping[str, float],
     symbols: tuple[str, ...],
 ) -> pd.DataFrame:
-    """Return the ranking of one day, a row for each predictor and each stock that it has scored.
+    """Return the ranking of one day, a row for each predictor and stock scored, by place.
 
-    `scores`, of one predictor at least, are in the order of `symbols`, NaN for a stock without one.
-    Columns: `predictor, symbol, score, place, probability`; the rows of a predictor come in the
-    order of their places. Place 1 is the best; equal scores are ranked in the alphabetical order of
-    their symbols. `probability` is that of a return above the day's median, NaN for a predictor
-    without a slope.
+    `scores` are in the order of `symbols`, NaN without one. Columns: `predictor, symbol, score,
+    place` (1 is best, ties by symbol), `probability` (above the day's median, NaN without a slope).
     """
     parts: list[pd.DataFrame] = []
     for name, score in scores.items():
@@ -284,9 +266,8 @@ def ranking_of_day(
 def save_rankers(rankers: Rankers, settings: Mapping[str, Any], stem: Path) -> tuple[Path, str]:
     """Write the checkpoint of some rankers, and return its file and SHA-256.
 
-    It holds their arrays, their slopes, `settings`, which include `market` and `config`, and the
-    user's own code with its arrays if there is any. The file is named after `stem` and its content:
-    rankers that are trained again and differ in the last bits get another file.
+    It holds arrays, slopes, `settings` and own code; its name is `stem` with a digest of the
+    content.
     """
     arrays: dict[str, ndarray] = {}
     for name, model in rankers.models.items():
@@ -310,8 +291,7 @@ def load_rankers(
 ) -> Rankers:
     """Read the rankers of a market from the checkpoint that `save_rankers` wrote.
 
-    Raises DtmlError where the file is missing, has another SHA-256 than `sha`, or belongs to
-    another market or to other features than those of the set.
+    Raises DtmlError where it is missing, changed, or of another market or other features.
     """
     train_new = f"train new rankers for the nights to come with `dtml train {market}`"
     tensors, card = read_checkpoint(

@@ -1,8 +1,7 @@
 """Networks that answer the relative question: which stocks of a day will end above its median?
 
-The answer does not depend on what the market does. The windows hold features that are ranked within
-the day, the label is the outcome's rank, and the epoch kept is that of the best rank IC on the last
-days before a training. They are trained by `dtml.training`, as all networks here.
+Features are ranked within the day, the label is the outcome's rank, and the epoch kept is that of
+the best rank IC on the last days before. Trained by `dtml.training`.
 """
 
 from collections.abc import Mapping
@@ -81,10 +80,7 @@ class RelativeModelConfig(NetworkConfig):
 
 
 class RelativeNetwork(Network):
-    """A network whose batches hold the rank of each outcome within its day, as `movement`.
-
-    Ranks are in [-0.5, 0.5].
-    """
+    """A network whose batches hold the rank of each outcome, in [-0.5, 0.5], as `movement`."""
 
     def __init__(self, network: Network, loss: Loss) -> None:
         super().__init__()
@@ -100,10 +96,7 @@ class RelativeNetwork(Network):
         return self.asked.logits(rows, windows, observed)
 
     def objective(self, batch: Batch, penalty: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """Return the loss of the configuration.
-
-        `penalty` weighs the regularisation of the network's own loss; the other losses have none.
-        """
+        """Return the loss of the configuration; `penalty` weighs that of the network's own."""
         if self.loss == "own":
             # Ranks above 0 are "above the median", which the network takes for a rise.
             return self.asked.objective(batch, penalty)
@@ -114,12 +107,7 @@ class RelativeNetwork(Network):
     def correct(
         self, logits: Float[Tensor, "*axes days stocks"], batch: Batch
     ) -> Float[Tensor, "*axes days stocks"]:
-        """Return the rank IC of each day, repeated for each of its stocks.
-
-        It takes the place of whether a prediction is correct: validation averages it over
-        stock-days, and keeps the epoch of the highest mean. Equal scores, which are rare, have
-        places of their own, in no certain order.
-        """
+        """Return each day's rank IC, repeated for its stocks; ties have no certain order."""
         # Stocks that do not count come last, so that the others have the places 0, 1, 2, ...
         counted_logits = logits.masked_fill(~batch.counted, torch.inf)
         places = counted_logits.argsort(dim=-1).argsort(dim=-1)
@@ -128,11 +116,7 @@ class RelativeNetwork(Network):
     def _correlation_of_day(
         self, score: Float[Tensor, "*axes days stocks"], batch: Batch
     ) -> Tensor:
-        """Return the correlation of score and outcome of each day, repeated for each of its stocks.
-
-        Outcomes are ranks. Only stocks that count enter the correlation, which is 0 where the
-        score or the outcome is the same for all of them.
-        """
+        """Return each day's correlation over counted stocks, repeated; 0 if constant."""
         counted = batch.counted.to(score.dtype)
         size = counted.sum(dim=-1, keepdim=True).clamp(min=1)
 
@@ -153,10 +137,9 @@ class RelativeNetwork(Network):
 class RelativeConfig:
     """All settings of a network as a ranker.
 
-    A training reads the last `sessions` of the days that it may learn from; the last `validation`
-    of these choose the epoch. A window has `window` sessions; `features` names the inputs of each.
-    `seeds` is the number of networks whose ranks are averaged. In a walk, one training serves
-    `folds` folds.
+    A training reads the last `sessions`, of which the last `validation` choose the epoch.
+    `features` names the inputs of each of `window` sessions. `seeds` networks' ranks are averaged;
+    in a walk one training serves `folds` folds.
     """
 
     features: tuple[str, ...] = PAPER_FEATURES
@@ -182,11 +165,10 @@ class RelativeConfig:
     def rows(
         self, features: Float[ndarray, "sessions stocks all"]
     ) -> Float[Tensor, "rows symbols features"]:
-        """Return the inputs of the network: a row for each session, after `window - 1` rows of 0.
+        """Return the inputs of the network: a row a session, after `window - 1` rows of 0.
 
-        With these rows, the first session has a whole window. `features` are ranks in the order of
-        `FEATURES`; those that the settings name are scaled to variance 1. A missing rank becomes 0,
-        the middle of a day. A last symbol is added, all 0, which stands for the index.
+        Ranks of the named features, scaled to variance 1, missing 0; the last symbol, the index, is
+        0.
         """
         columns = [list(FEATURES).index(name) for name in self.features]
         inputs = DEVIATIONS * np.nan_to_num(features[..., columns])
@@ -207,10 +189,9 @@ class Relative:
     def scores(
         self, features: Features, there: There, days: slice
     ) -> Float[ndarray, "days stocks"]:
-        """Return the mean over the seeds of the rank of each stock within its day.
+        """Return the mean over the seeds of each stock's rank within its day, for `days`.
 
-        `features` and `there` cover all sessions; the result covers `days`, and is NaN where
-        `there` is false.
+        `features` and `there` cover all sessions; NaN where not `there`.
         """
         first, stop, _step = days.indices(len(there))
         window = self.config.window
@@ -248,10 +229,7 @@ def fit_relative(history: History, days: slice, config: RelativeConfig) -> Relat
 
 
 def windows_of(history: History, config: RelativeConfig, days: slice) -> Windows:
-    """Return the windows of some days, whose `movement` is the rank of the outcome within the day.
-
-    They hold the ranked features of the settings; those of the index are always 0.
-    """
+    """Return windows of ranked features, the index 0, whose `movement` is the outcome's rank."""
     first, stop, _step = days.indices(len(history.there))
     # `Windows` needs a target session, which only errors show here: `sessions` stand for it, as
     # the end of a leg may be any later session.

@@ -35,9 +35,8 @@ Pair = tuple[str, str]
 class Corpus:
     """Parallel text: two files whose lines translate each other, or one table.
 
-    Files are UTF-8, plain or gzip (recognised by their first bytes, not their names). Without
-    `target`, `source` is a table with a tab between its columns, and `columns` are the indices of
-    its two texts, from 0 on.
+    UTF-8, plain or gzip by their first bytes. Without `target`, `source` has a tab between columns,
+    of which `columns` are the two texts, from 0 on.
     """
 
     source: Path
@@ -56,9 +55,8 @@ class Corpus:
     def pairs(self) -> Iterator[Pair]:
         """Yield each sentence with its translation, composed, in the files' order.
 
-        No file is loaded whole. Raises UsageError for files that are missing, empty, not UTF-8 or
-        (after the last line) of unequal length, and for a row without the columns; TranslationError
-        for a file that is damaged or cannot be read.
+        Raises UsageError for files missing, empty, not UTF-8 or of unequal length, and rows without
+        the columns; TranslationError for a damaged one.
         """
         if self.target is None:
             written = self._rows(self.source)
@@ -103,10 +101,9 @@ def _matched(source: Path, target: Path) -> Iterator[Pair]:
 
 
 def lines_of(file: Path) -> Iterator[str]:
-    """Yield the lines of a UTF-8 text, plain or gzip, as `lines_in` does.
+    """Yield the lines of a UTF-8 text, plain or gzip, as `lines_in`.
 
-    Raises UsageError for a file that is missing or not UTF-8, and TranslationError for one that is
-    damaged or cannot be read.
+    Raises UsageError for a file missing or not UTF-8, TranslationError for a damaged one.
     """
     try:
         with file.open("rb") as beginning:
@@ -124,10 +121,9 @@ def lines_of(file: Path) -> Iterator[str]:
 
 
 def lines_in(stream: Iterable[bytes], name: str) -> Iterator[str]:
-    """Yield the lines of a UTF-8 text; only "\\n" and "\\r\\n" end a line.
+    """Yield the lines of a UTF-8 text without ends ("\n", "\r\n") or byte order mark.
 
-    Lines come without their end, the first one without a byte order mark. Raises UsageError, with
-    the `name` of the text, for a line that is not UTF-8.
+    Raises UsageError, with its `name`, for a line that is not UTF-8.
     """
     for number, line in enumerate(stream, start=1):
         try:
@@ -142,12 +138,9 @@ def lines_in(stream: Iterable[bytes], name: str) -> Iterator[str]:
 
 
 def check_languages(corpus: Corpus, source_language: str, target_language: str) -> None:
-    """Raise UsageError if a file's name has the code of the other side's language.
+    """Raise UsageError if a file's name has the code of the other side's language between its dots.
 
-    For example, the English side may not be train.de.txt.gz if the other side is German. A name is
-    divided at its dots, and a code counts if it is one of the parts. A name is accepted if it has
-    no code, or that of its own side's language too. Any name is accepted for a table, which has
-    both languages, and where both sides have the same language.
+    Not if it has its own side's too, nor for tables, nor for equal languages.
     """
     if corpus.target is None or source_language.lower() == target_language.lower():
         return
@@ -168,11 +161,9 @@ def check_languages(corpus: Corpus, source_language: str, target_language: str) 
 class Rules:
     """The rules by which pairs are dropped from a corpus.
 
-    A pair is always dropped if a side is empty. It is also dropped if a side has more than
-    `longest` pieces, or if (longer + 1) / (shorter + 1) of its sides' pieces is above `ratio`.
-    `drop_repeated` drops a pair that occurred before, `drop_same` a pair whose two sides are the
-    same text. The latter is off by default: names, numbers and titles may well be the same in two
-    languages.
+    Always if a side is empty; if a side has more than `longest` pieces, or (longer + 1) / (shorter
+    + 1) is above `ratio`. `drop_repeated`: it occurred before; `drop_same`: both sides are equal,
+    as names and numbers may be.
     """
 
     longest: int = 200
@@ -188,10 +179,7 @@ class Rules:
 
 @dataclass(frozen=True, eq=False)
 class Sentences:
-    """Token numbers of many sentences in one array.
-
-    Sentence i is `tokens[starts[i] : starts[i + 1]]`.
-    """
+    """Token numbers of many sentences in one array: i is `tokens[starts[i] : starts[i + 1]]`."""
 
     tokens: Int32[ndarray, " tokens"]
     starts: Int64[ndarray, " sentences+1"]
@@ -213,10 +201,7 @@ class Sentences:
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Pairs as token numbers without BEGIN and END.
-
-    `dropped` counts the other pairs, which were dropped, by reason.
-    """
+    """Pairs as token numbers without BEGIN and END, and how many were `dropped`, by reason."""
 
     source: Sentences
     target: Sentences
@@ -249,8 +234,8 @@ def clean(
 ) -> Examples:
     """Encode the pairs that the rules keep, with 4 bytes for each piece.
 
-    Repeated pairs are found by 64-bit hashes, which take about 80 bytes a pair. Raises UsageError
-    if no pair is kept; its message calls the pairs `corpus`.
+    Repeated pairs are found by 64-bit hashes, about 80 bytes a pair. Raises UsageError, which names
+    `corpus`, if none is kept.
     """
     stream = iter(pairs)
     hashes: set[bytes] = set()  # of the pairs kept so far
@@ -298,11 +283,7 @@ class _Encoded:
 def _reason_to_drop(
     pair: Pair, source: int, target: int, rules: Rules, hashes: set[bytes]
 ) -> str | None:
-    """Return why a pair is dropped, or None if it is kept.
-
-    `source` and `target` are its numbers of pieces. `hashes` has the pairs kept so far, to which
-    this one is added if repeated pairs are to be dropped.
-    """
+    """Return why a pair of so many pieces is dropped, or None; `hashes` are of those kept."""
     shorter, longer = sorted((source, target))
     if not shorter:
         return "empty"

@@ -1,9 +1,7 @@
 """Search with beams for the best translation by a network that decodes position by position.
 
-One beam is greedy search. The beams of a sentence hold unfinished translations, which are extended
-together. At each step, ending a translation competes with the ways to extend all of them. If it is
-among the best, the translation is set aside as finished while the others continue, so one that ends
-late can still be the best.
+At each step, ending a translation competes with the ways to extend all beams of its sentence. Ended
+ones are set aside while the others continue. One beam is greedy search.
 """
 
 import math
@@ -30,12 +28,11 @@ BLOCK = 128
 
 @dataclass(frozen=True)
 class Search:
-    """Settings of a search.
+    """Settings of a search, by default of Wu et al. (2016) and section 6.1 of Vaswani et al., 5
+    beams.
 
-    The defaults are those of Wu et al. (2016) and section 6.1 of Vaswani et al., but with 5 beams.
-    The search of a sentence ends when as many translations are finished as there are beams, or when
-    no unfinished one can become one of the `best`. With `exact` and several beams only the second
-    condition counts; with a large `alpha` it is met only at the limit of tokens. Raises UsageError
+    A sentence ends when as many translations are finished as there are beams, or no unfinished one
+    can become one of the `best`; with `exact` and several beams only the latter. Raises UsageError
     for a number out of its range.
     """
 
@@ -67,12 +64,10 @@ GREEDY = Search(beams=1, alpha=0.0)
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A translation and how probable it is.
+    """A translation, its log probability with END, and its `score`, that divided by the penalty.
 
-    `log_probability` is the network's, with END, and `score` is that divided by the penalty.
-    `attention` on request is `[len(tokens) + 1, source positions]` in float32: the weights of each
-    token and, in the last row, of END; the last source position is END too. Rows sum to 1, except
-    with structured attention.
+    `attention` on request is `[len(tokens) + 1, source positions]`, float32, END last in both; rows
+    sum to 1, except with structured attention.
     """
 
     tokens: tuple[int, ...]  # without BEGIN and END
@@ -90,14 +85,13 @@ def search(
     report: Callable[[int], object] | None = None,
     device: torch.device | str = "cpu",
 ) -> list[list[Hypothesis]]:
-    """Translate `sources`, token numbers without END; return the best translations of each.
+    """Translate `sources`, token numbers without END; return the `how.best` translations, best
+    first.
 
-    Each source has its `how.best` best translations, the best first. There are fewer if no more
-    have a probability above 0; an empty source has one, without tokens. A translation has at most
-    `how.extra` tokens more than its source. `report` is called with the number of sentences done
-    since its last call. `device` is that of the network. If memory runs out, the batch is halved.
-    Raises TranslationError if no translation of a source has a probability above 0, as when the
-    network's scores are NaN, and if memory does not suffice for one sentence.
+    Fewer if no more have a probability above 0; an empty source has one, empty. At most `how.extra`
+    tokens more than the source. `report` gets the number of sentences done since its last call. A
+    batch is halved if memory runs out. Raises TranslationError if none has a probability, as with
+    NaN, or memory does not suffice for one sentence.
     """
     # The hypotheses of each source; an empty list is one that is still to be translated.
     of_empty = Hypothesis((), 0.0, 0.0, torch.ones(1, 1) if how.with_attention else None)
@@ -136,10 +130,7 @@ def search(
 
 
 def _by_length(lengths: Sequence[int], how: Search) -> Iterator[list[int]]:
-    """Yield batches as large as `how` allows, the longest sentences first.
-
-    A batch is the numbers of its sentences; empty ones are in none.
-    """
+    """Yield batches of sentences' numbers, as large as `how` allows, the longest first."""
     not_empty = [number for number, length in enumerate(lengths) if length]
     waiting = sorted(not_empty, key=lambda number: -lengths[number])
     while waiting:
@@ -150,10 +141,7 @@ def _by_length(lengths: Sequence[int], how: Search) -> Iterator[list[int]]:
 
 
 class Continuations(NamedTuple):
-    """The best ways to continue the beams of each sentence, the best first.
-
-    All are `[sentences, beams]`.
-    """
+    """The best ways to continue each sentence's beams, best first, `[sentences, beams]`."""
 
     log_probabilities: Tensor
     beams: Tensor  # the beam that each continues
@@ -161,12 +149,10 @@ class Continuations(NamedTuple):
 
 
 def best_tokens(scores: Tensor, so_far: Tensor) -> Continuations:
-    """Return the continuations with the highest sums of a token's score and its beam's `so_far`.
+    """Return the continuations, as many as beams, of highest token score plus the beam's `so_far`.
 
-    There are as many of them as beams. `scores` are log probabilities `[sentences, beams,
-    vocabulary]`, and `so_far` those of the beams, `[sentences, beams]`. The highest sums are in the
-    blocks of the vocabulary with the highest maxima: sorting only these takes a third of the time
-    of `topk` over all.
+    `scores` are log probabilities `[sentences, beams, vocabulary]`. Only the blocks of the highest
+    maxima are sorted: a third of the time of `topk`.
     """
     beams, vocabulary = scores.shape[1:]
     maxima = _block_maxima(scores)
@@ -197,10 +183,7 @@ def best_tokens(scores: Tensor, so_far: Tensor) -> Continuations:
 
 
 def _block_maxima(scores: Tensor) -> Tensor:
-    """Return the highest score in each block of the vocabulary, `[sentences, beams, blocks]`.
-
-    The last block may be smaller than `BLOCK`.
-    """
+    """Return the highest score in each `BLOCK` of the vocabulary, `[sentences, beams, blocks]`."""
     vocabulary = scores.shape[-1]
     whole_blocks = vocabulary // BLOCK
     rest = whole_blocks * BLOCK
@@ -227,12 +210,9 @@ class _Sentence:
     def should_stop(self, length: int, log_probability: float) -> bool:
         """Return whether no unfinished translation of `length` tokens needs to be continued.
 
-        That is so at the limit of tokens, when no translation is unfinished, when as many are
-        finished as there are beams (unless `exact` is set), and when no unfinished one can become
-        one of the `best`. `log_probability` is that of the most probable unfinished one, -inf if
-        there is none. Further tokens only lower it, so no score can exceed `log_probability`
-        divided by the highest penalty. With a single beam, the first finished translation is the
-        last, also if `exact` is set.
+        At the limit, with none unfinished, with as many finished as beams (unless `exact`), or when
+        the most probable one's `log_probability` over the highest penalty cannot be among the
+        `best`. With one beam the first finished is the last.
         """
         if length == self.limit or log_probability == -math.inf:
             return True
@@ -305,10 +285,7 @@ class _Beams:
     buffer: Tensor | None = None
 
     def advance(self, decoder: IncrementalDecoder) -> list[_Sentence]:
-        """Decode one position, and return the sentences that are done with it.
-
-        Ended beams are set aside, done sentences may be dropped, and the others are extended.
-        """
+        """Decode one position, extend beams, set ended ones aside; return the sentences done."""
         scores = self._log_probabilities(decoder)
         end_scores = scores[..., END] + self.so_far
         # END is dealt with apart; PAD, UNKNOWN and BEGIN, the tokens below it, are never output.
@@ -343,9 +320,10 @@ class _Beams:
         return newly_done
 
     def _log_probabilities(self, decoder: IncrementalDecoder) -> Tensor:
-        """Return the log probabilities of the next token, `[sentences, beams, vocabulary]`.
+        """Return the log probabilities of the next token, `[sentences, beams, vocabulary]`; stores
+        attention.
 
-        Stores the attention of the step, if requested. The result is overwritten at the next step.
+        Overwritten at the next step.
         """
         logits, weights = decoder.step(
             self.state,
@@ -364,8 +342,7 @@ class _Beams:
     def _finish(self, end_scores: Tensor, continued_scores: Tensor) -> None:
         """Set aside the beams whose END is among the best of this step, and all at the limit.
 
-        Sentences that are done get no more. Both scores are log probabilities `[sentences, beams]`:
-        of each beam with END, and of the best continuations.
+        Both are log probabilities `[sentences, beams]`: with END, and of the best continuations.
         """
         limits = torch.tensor(
             [sentence.limit for sentence in self.sentences],

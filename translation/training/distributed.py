@@ -64,10 +64,7 @@ class ProcessGroup:
         return total_loss, int(total_tokens)
 
     def all_reduce(self, figures: Tensor) -> Tensor:
-        """Return the sum of `figures` over all processes, on the CPU.
-
-        The shape and the type must be the same in all.
-        """
+        """Return the sum of `figures`, alike in shape and type, over all processes, on the CPU."""
         if self.world_size == 1:
             return figures
         shared = figures.cuda() if dist.get_backend() == "nccl" else figures.clone()
@@ -76,10 +73,7 @@ class ProcessGroup:
         return shared.cpu()
 
     def broadcast(self, figure: float) -> float:
-        """Return the `figure` of rank 0, in every process, once all processes have called this.
-
-        Clocks differ, and a training must end at the same step everywhere.
-        """
+        """Return the `figure` of rank 0 in every process, whose clocks differ."""
         addend = figure if self.rank == 0 else 0.0
         return self.all_reduce(torch.tensor([addend], dtype=torch.float64)).item()
 
@@ -104,13 +98,11 @@ def require_device(device: str) -> None:
 
 
 def join_process_group(device: str) -> tuple[ProcessGroup, torch.device]:
-    """Join the processes that torchrun or `launch_processes` started, once all of them do.
+    """Join the processes that torchrun or `launch_processes` started; return the group and the
+    device.
 
-    Returns the group and the device of this process. The group is `SINGLE_PROCESS` if the
-    environment names no other process. A process that `launch_processes` started ends from then on
-    when its launcher does. With the device cuda, prepares torch and the environment by
-    `prepare_cuda`, and raises UsageError if this machine has no CUDA device, or fewer of them than
-    processes.
+    `SINGLE_PROCESS` if there is no other. A launched process ends when its launcher does. With
+    cuda: `prepare_cuda`; raises UsageError for fewer devices than processes.
     """
     require_device(device)
     if device == "cuda":
@@ -149,9 +141,8 @@ def join_process_group(device: str) -> tuple[ProcessGroup, torch.device]:
 def launch_processes(command: Sequence[str], world_size: int) -> int:
     """Run a command in several processes; return the exit code of one that fails, or 0.
 
-    The code of a process that a signal killed is minus the number of the signal. They share the
-    threads of this process, by default one for each core. SIGINT and SIGTERM to this process are
-    passed on to rank 0. When rank 0 ends or any process fails, all are ended.
+    Minus the signal, if one killed it. They share this process's threads. SIGINT and SIGTERM go to
+    rank 0; when that ends or one fails, all are ended.
     """
     with tempfile.TemporaryDirectory() as folder:
         rendezvous = f"{folder}/rendezvous"

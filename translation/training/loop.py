@@ -36,8 +36,7 @@ ValidationBleu = Callable[[nn.Module, ProcessGroup], float]
 class TrainingConfig:
     """Settings as published, except for the schedule and the batches, which suit a CPU.
 
-    `batch_tokens` counts positions, padding included. The budget is `updates` or `minutes`,
-    whichever ends first.
+    `batch_tokens` counts padding too. The budget is `updates` or `minutes`, whichever ends first.
     """
 
     batch_tokens: int = 4096
@@ -116,9 +115,9 @@ class TrainingContext:
 
 
 def learning_rate(step: int, done: float, width: int, config: TrainingConfig) -> float:
-    """Return the learning rate of a step, counted from 1, at a share `done` of the budget.
+    """Return the learning rate of a step, from 1 on, at a share `done` of the budget.
 
-    It rises and falls linearly, or follows eq. 3 of Vaswani et al.; `width` is d_model.
+    Linear up and down, or eq. 3 of Vaswani et al.; `width` is d_model.
     """
     warmup = config.warmup
     is_linear = config.schedule == "linear"
@@ -141,10 +140,9 @@ def train_network(
 ) -> Progress:
     """Train until the budget is used up, then load the best weights on validation in rank 0.
 
-    The weights are chosen from those of the last check, those of the best one, and the means of the
-    last ones; `Progress.saved` has the choice. An interrupted training resumes from its last check,
-    with the same losses if its budget is in updates. `width` is d_model. Raises TranslationError
-    if memory runs out, the loss is not finite, a process is lost, or the saved state is unusable.
+    Of the last check, the best one, and means of the last (`Progress.saved`). Resumes from its last
+    check, with the same losses for a budget in updates. `width` is d_model. Raises TranslationError
+    for too little memory, an infinite loss, a lost process, an unusable state.
     """
     step = training_step_of(network, config, context.device, context.process_group)
     progress = checkpoints.restore_state(context.folder, network, step.optimisers, context.key)
@@ -185,10 +183,7 @@ def training_step_of(
 
 @dataclass
 class _Run:
-    """A training under way, and the sums of its updates since the last check.
-
-    Times are seconds of the monotonic clock.
-    """
+    """A training under way, and sums since the last check, in monotonic seconds."""
 
     network: nn.Module
     step: TrainingStep
@@ -269,13 +264,11 @@ class _Run:
         return self.config.minutes is not None and seconds > 60 * self.config.minutes
 
     def _updates(self) -> Iterator[list[SeededBatch]]:
-        """Yield this process's share of each update, epoch after epoch without end.
+        """Yield this process's share of each update, epoch after epoch; the caller counts
+        `progress.step`.
 
-        The caller counts `progress.step` up before each update; epoch, place and batches are set
-        here. The processes together compute the pairs of `accumulate` batches, or of all if an
-        epoch has fewer; the last batches of an epoch that do not fill an update are left out. Each
-        part has its own seed: its dropout is the same in a resumed training, and whichever process
-        computes it.
+        An update is `accumulate` batches, or all of an epoch; the rest of an epoch is left out.
+        Each part has its own seed, whichever process computes it.
         """
         config = self.config
         progress = self.progress
@@ -302,10 +295,10 @@ class _Run:
             progress.place = 0
 
     def _check(self, rate: float) -> None:
-        """Validate in all processes, note whether the figure improved; in rank 0, report and save.
+        """Validate in all processes, note whether the figure improved; in rank 0, report, then
+        save.
 
-        The report comes before the weights and the state are saved: a training that is killed in
-        between resumes from the check before, and reports this one again. So no report is lost.
+        Killed in between, a resumed training reports this check again: none is lost.
         """
         config = self.config
         context = self.context
@@ -356,10 +349,9 @@ class _Run:
 
 
 def _candidates(progress: Progress, config: TrainingConfig) -> list[list[int]]:
-    """Return the lists of steps whose mean weights may be saved, without repetitions.
+    """Return the lists of steps of checks whose mean weights may be saved, without repetitions.
 
-    The steps are those of checks: the last `average` after the warm-up, the last `SHORT_AVERAGE` of
-    these, the last one alone, and the best one alone.
+    The last `average` after the warm-up, the last `SHORT_AVERAGE`, the last one, the best one.
     """
     # No mean has weights of the warm-up, which differ much. Here `warmup` counts updates: with the
     # linear schedule it is a share of those made.
@@ -381,8 +373,7 @@ def _candidates(progress: Progress, config: TrainingConfig) -> list[list[int]]:
 def share(batches: Sequence[Indices], process_group: ProcessGroup) -> list[tuple[int, Indices]]:
     """Return the parts of an update that a process computes, each with its number in the update.
 
-    With more processes than batches, each batch is cut into parts with sentences of about the same
-    lengths. A process may get no part; no part is empty.
+    With more processes than batches, batches are cut by lengths. No part is empty.
     """
     cuts = math.ceil(process_group.world_size / len(batches))
     parts: list[Indices] = []
@@ -402,7 +393,7 @@ def validation_loss(
 ) -> float:
     """Return the unsmoothed cross-entropy in nats a target token, over all processes' shares.
 
-    `tokens` is the limit of a batch's positions. The network is put into evaluation mode meanwhile.
+    `tokens` is the limit of a batch's positions.
     """
     was_training = network.training
     network.eval()

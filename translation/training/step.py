@@ -1,8 +1,7 @@
 """Make one training step: the loss of some batches, summed gradients, and an update.
 
-The loss is the smoothed cross-entropy, in little memory: the scores of a whole batch are never in
-memory at once. The update is Adam's or that of Muon (Jordan et al., 2024), which moves matrices by
-their orthogonalised momentum, many at a time.
+The scores of a whole batch are never in memory at once. The update is Adam's or Muon's (Jordan et
+al., 2024), which moves matrices by their orthogonalised momentum.
 """
 
 import math
@@ -33,10 +32,9 @@ RMS = 0.2
 
 
 class Muon(Optimizer):
-    """The update of `torch.optim.Muon`, without weight decay.
+    """The update of `torch.optim.Muon`, "match_rms_adamw", without weight decay.
 
-    Its `adjust_lr_fn` is "match_rms_adamw". Matrices of one shape are orthogonalised together,
-    which takes a little more than half of the time for the forty small ones of a Transformer.
+    Matrices of one shape are orthogonalised together, in a little more than half of the time.
     """
 
     def __init__(self, parameters: Iterable[Tensor], lr: float = 0.001) -> None:
@@ -69,10 +67,9 @@ class Muon(Optimizer):
 
 
 def orthogonal(matrices: Tensor) -> Tensor:
-    """Return matrices with the same singular vectors, and with singular values near 1.
+    """Return matrices, `[matrices, rows, columns]`, with the same singular vectors, values near 1.
 
-    Both are `[matrices, rows, columns]`. On CUDA they are multiplied in bfloat16, which is precise
-    enough.
+    On CUDA in bfloat16.
     """
     rows, columns = matrices.shape[-2:]
     if rows > columns:  # the smaller of the two possible Gram matrices is cheaper
@@ -103,10 +100,7 @@ class _OutputLayerLoss(torch.autograd.Function):
         expected: Tensor,
         smoothing: float,
     ) -> Tensor:
-        """Return the loss summed over positions, and keep its gradients for `backward`.
-
-        The arguments are those of `smoothed_loss`.
-        """
+        """Return the loss summed over positions (`smoothed_loss`), and keep its gradients."""
         total = decoded.new_zeros(())
         decoded_gradient = torch.empty_like(decoded)
         weight_gradient = torch.zeros_like(weight)
@@ -155,8 +149,8 @@ def smoothed_loss(decoded: Tensor, weight: Tensor, expected: Tensor, smoothing: 
     """Return the summed cross-entropy of `expected` under the scores `decoded @ weight.T`, in nats.
 
     `decoded` is `[positions, d_model]`, `weight` `[vocabulary, d_model]`, `expected` `[positions]`
-    without padding. A share `smoothing` of the target is distributed evenly over the vocabulary
-    (section 5.4 of Vaswani et al.).
+    without padding. A share `smoothing` of the target is spread evenly (section 5.4 of Vaswani et
+    al.).
     """
     if torch.is_grad_enabled() and not decoded.is_cuda:
         loss: Tensor = _OutputLayerLoss.apply(decoded, weight, expected, smoothing)  # type: ignore[no-untyped-call]
@@ -190,10 +184,8 @@ class Translator(Protocol):
 def optimisers_of(network: nn.Module, kind: str) -> list[torch.optim.Optimizer]:
     """Return the optimisers of a network, Adam alone or Adam and Muon.
 
-    Adam has the settings of section 5.3 of Vaswani et al. With the kind "adam" it updates all
-    weights, with "muon" the embeddings and vectors alone. The other matrices are then updated by
-    Muon (Jordan et al., 2024), which moves a matrix by its momentum, whose singular values are all
-    brought near 1, and as far as Adam would (Liu et al., 2025), so both optimisers have the same
+    Adam is as in section 5.3 of Vaswani et al. With "muon" it updates embeddings and vectors alone,
+    Muon (Jordan et al., 2024) the other matrices, as far as Adam would (Liu et al., 2025): one
     learning rate.
     """
     embeddings = {
@@ -268,7 +260,7 @@ class TrainingStep:
 def batch_loss(network: nn.Module, batch: Batch, smoothing: float, device: torch.device) -> Tensor:
     """Return the loss of a batch in nats, summed over real target tokens (`smoothed_loss`).
 
-    Padding never reaches the output layer. On CUDA, autocast multiplies in bfloat16.
+    On CUDA, autocast multiplies in bfloat16.
     """
     source = batch.source.to(device)
     target = batch.target_input.to(device)
