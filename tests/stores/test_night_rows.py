@@ -68,6 +68,8 @@ def test_a_night_that_begins_or_ends_changes_no_other_and_keeps_all_that_is_told
     begun = {"market": "toy", "as_of": AS_OF.date(), "target": TARGET.date(), "source": "files"}
     ended = {"status": "complete_with_gaps", "started_at": NOW, "computed_by": None}
     assert night(engine) == begun | ended | ENDED | COUNTS
+    assert start(engine, LATER) == 0, "a complete night does not begin again"
+    assert night(engine) == begun | ended | ENDED | COUNTS
     assert (night(engine, market="far"), night(engine, as_of=TARGET)) == before
     with pytest.raises(StoreError, match=r"no night .*none .*2024-01-04"):
         finish(engine, "complete", market="none")
