@@ -5,23 +5,23 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+import urllib.request
 from datetime import UTC, date, datetime, timedelta
-from itertools import pairwise
+from io import BytesIO
 from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+from urllib.request import Request
 
 import pandas as pd
 import pytest
 
 from dtml.markets import load_market_file
 from dtml.prices.sessions import sessions_between
-from dtml.sources import Source, open_source
-from dtml.sources.own_feed.admission import admit
-from dtml.sources.own_feed.source import OwnFeed
 from tests.support.commands import Command
 from tests.support.nights import BARS
 from tests.support.places import ROOT
-from tests.support.vendor import KEY, Vendor, vendor
 
 PAGE = (ROOT / "dtml" / "README.md").read_text(encoding="utf-8")
 SECTION = PAGE.split("\n## A feed of your own\n")[1].split("\n## ")[0]
@@ -49,55 +49,39 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[Vendor]:
-    with vendor(BARS) as served:
-        monkeypatch.setenv("VENDOR_URL", served.url)
-        monkeypatch.setenv("VENDOR_KEY", KEY)
-        yield served
-
-
-def feed_of(file: str) -> OwnFeed:
-    market = load_market_file(Path(file))
-    source: Source = open_source(market.source, market)
-    assert isinstance(source, OwnFeed)
-    return source
-
-
-def fill(folder: Path, first: str) -> pd.DataFrame:
-    """Put the bars since a day into the vendor's folder, as `fill.py` does."""
-    (folder / "vendor").mkdir(exist_ok=True)
-    bars = BARS[(BARS["session"] >= first) & (BARS["session"] <= str(LAST))]
-    for session, rows in bars.groupby("session"):
-        file = folder / "vendor" / f"{session:%Y-%m-%d}.csv"
-        rows.drop(columns=["session", "adj_close"]).to_csv(file, index=False)
-    return bars
-
-
-@pytest.mark.soak
 def test_an_api_is_asked_with_its_key_page_by_page_and_not_too_often(
-    folder: Path, api: Vendor
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    api.page = 25
-    feed = feed_of("away.toml")
-    first = {"SIMX": date(2024, 4, 1), "F01A": date(2024, 6, 3), "L01": date(2024, 6, 3)}
-    assert admit(feed, first, LAST) is None
-    api.asked.clear()
-    fetched = feed.fetch(first, LAST)
-    sessions = len(sessions_between("XNYS", date(2024, 4, 1), LAST))
-    assert fetched.outcomes[["symbol", "status"]].to_numpy().tolist() == [
-        [symbol, "ok"] for symbol in first
-    ]
-    assert [place for symbol, place, _ in api.asked if symbol == "SIMX"] == [
-        *range(0, sessions, api.page)
-    ]
-    moments = [moment for _, _, moment in api.asked]
-    assert min(later - earlier for earlier, later in pairwise(moments)) > 0.045
-    wanted = BARS[BARS["symbol"].eq("F01A") & BARS["session"].between("2024-06-03", str(LAST))]
-    given = fetched.bars[fetched.bars["symbol"] == "F01A"]
-    pd.testing.assert_frame_equal(
-        given.reset_index(drop=True), wanted.reset_index(drop=True), check_exact=True
-    )
+    assert load_market_file(folder / "away.toml").feed.environment == ("VENDOR_URL", "VENDOR_KEY")
+    wanted = BARS[BARS["symbol"].eq("F01A") & BARS["session"].between("2024-04-01", str(LAST))]
+    held = wanted.drop(columns="symbol").assign(session=wanted["session"].dt.strftime("%Y-%m-%d"))
+    asked: list[str] = []
+    waited: list[float] = []
+
+    def answer(request: Request, timeout: float) -> BytesIO:
+        """The vendor gives at most 25 bars at once."""
+        assert request.get_header("Authorization") == "Bearer a key"
+        query = dict(parse_qsl(urlsplit(request.full_url).query))
+        asked.append(query.pop("place"))
+        assert query == {"symbol": "F01A", "from": "2024-04-01", "to": str(LAST)}
+        begin = int(asked[-1])
+        page = held.iloc[begin : begin + 25].astype(object)
+        rows = page.where(page.notna(), None).to_dict("records")
+        following = begin + 25 if begin + 25 < len(held) else None
+        return BytesIO(json.dumps({"bars": rows, "next": following}).encode())
+
+    monkeypatch.setattr(urllib.request, "urlopen", answer)
+    monkeypatch.setattr(time, "sleep", waited.append)
+    monkeypatch.setenv("VENDOR_URL", "http://vendor.example")
+    monkeypatch.setenv("VENDOR_KEY", "a key")
+    feed: dict[str, Any] = {}
+    exec(FILES["api.py"], feed)
+    fetched = feed["fetch"]({"F01A": date(2024, 4, 1)}, LAST)
+    assert (asked, waited) == (["0", "25", "50"], [0.05] * 3)
+    assert fetched.outcomes[["symbol", "status"]].to_numpy().tolist() == [["F01A", "ok"]]
+    bars = fetched.bars.assign(session=pd.to_datetime(fetched.bars["session"]))[[*wanted]]
+    bars = bars.astype(wanted.dtypes.to_dict())
+    pd.testing.assert_frame_equal(bars, wanted.reset_index(drop=True), check_exact=True)
 
 
 @pytest.mark.soak

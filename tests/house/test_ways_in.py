@@ -2,9 +2,7 @@
 that it does not run on.
 """
 
-import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -95,25 +93,3 @@ def test_the_units_of_systemd_run_commands_that_parse() -> None:
     for program, name, *rest in started:
         assert Path(program).name == "dtml"
         whole_command().commands[name].make_context(name, rest)
-
-
-def told_by_systemd(folder: Path, texts: dict[str, str]) -> str:
-    """What systemd says of units in a folder: nothing of those without a mistake."""
-    program = shutil.which("systemd-analyze")
-    if program is None:
-        pytest.skip("no systemd-analyze: install Debian's package systemd")
-    for name, text in texts.items():
-        # the program that a unit names must be there
-        (folder / name).write_text(text.replace("/opt/dtml/bin/dtml", "/bin/true"))
-    ended = subprocess.run(
-        [program, "verify", "--man=no", *(str(folder / name) for name in texts)],
-        env=os.environ | {"SYSTEMD_LOG_LEVEL": "warning"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return "".join(line for line in ended.stderr.splitlines(True) if "dtml" in line)
-
-
-def test_systemd_accepts_the_units(tmp_path: Path) -> None:
-    assert told_by_systemd(tmp_path, units()) == ""

@@ -308,6 +308,7 @@ def seen(page: Path) -> str:
     return unescape(re.sub(r"<[^>]+>", "", page.read_text(encoding="utf-8")))
 
 
+@pytest.mark.soak
 def test_a_role_that_only_reads_opens_the_page_of_a_night(
     context: MarketContext, postgresql_server: str
 ) -> None:

@@ -252,6 +252,7 @@ def test_skill_lasts_since_its_interval_has_lain_above_0(traded: MarketContext) 
         assert rankings.lasting_skill(*asked, NIGHTS[1].date()) == NIGHTS[1].date()
 
 
+@pytest.mark.soak
 def test_a_night_says_what_to_hold_and_whether_its_inputs_drifted(context: MarketContext) -> None:
     context = replace(context, experiment=vary(context.experiment, {"train_sessions": 400}))
     days = [day.date() for day in sessions_up_to("XNYS", AS_OF, 3)]

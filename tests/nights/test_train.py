@@ -20,7 +20,6 @@ from db.rows import runs
 from db.rows.runs import latest_trained
 from dtml.errors import DtmlError
 from dtml.experiments import vary
-from dtml.sources.simulated import SimulatedSource
 from flows.nightly import train
 from flows.nightly.context import MarketContext, Tonight, stored_bars
 from flows.nightly.fetch import fetch_bars
@@ -28,7 +27,7 @@ from flows.nightly.night import NightRefusedError, run_night
 from flows.nightly.train import config_of, load_model, train_model, why_due, windows_of
 from flows.settings import data_folder
 from tests.support.commands import Command
-from tests.support.nights import AS_OF, BARS, SIMULATED, FrameSource, receipt_of
+from tests.support.nights import AS_OF, BARS, FrameSource, receipt_of
 
 
 def counts(context: MarketContext) -> dict[str, int]:
@@ -79,34 +78,6 @@ def test_too_little_history_to_train_refuses_the_night_with_what_it_takes(
     short = replace(context, source=FrameSource(BARS[BARS["session"] > pd.Timestamp("2024-03-01")]))
     with pytest.raises(NightRefusedError, match="64 to train on"):
         run_night(short, AS_OF)
-
-
-PRICES = ("open", "high", "low", "close", "adj_close")
-NOTHING_TO_LEARN = {
-    "weekly prices": (
-        lambda bars: bars[bars["session"].dt.day_of_week == 0],
-        "published",
-        "no return is known",
-    ),
-    "flat prices": (
-        lambda bars: bars.assign(**dict.fromkeys(PRICES, 100.0)),
-        "all",
-        "no known return is",
-    ),
-}
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("prices", NOTHING_TO_LEARN)
-def test_prices_without_a_labelled_day_refuse_the_night_with_what_is_wrong(
-    context: MarketContext, prices: str
-) -> None:
-    changed, protocol, said = NOTHING_TO_LEARN[prices]
-    years = SimulatedSource(market=replace(SIMULATED.market, start=date(2020, 1, 2))).bars(AS_OF)
-    long = vary(context.experiment, {"protocol": protocol, "train_sessions": 800})
-    with pytest.raises(NightRefusedError, match=re.escape(said)) as caught:
-        run_night(replace(context, source=FrameSource(changed(years)), experiment=long), AS_OF)
-    assert "training span, 20" in str(caught.value)
 
 
 def test_training_and_validation_days_are_a_gap_apart_and_end_a_gap_before_as_of(

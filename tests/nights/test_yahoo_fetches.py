@@ -22,20 +22,18 @@ from dtml.prices.sessions import sessions_between
 from dtml.sources.yahoo import YahooSource
 from flows.nightly.context import MarketContext, experiment_for
 from flows.nightly.fetch import OVERLAP, FetchResult, fetch_bars
-from tests.support.fake_yahoo import FakeYahoo, Fault, Quote
+from tests.support.fake_yahoo import FakeYahoo, Fault
 from tests.support.price_history import INDEX, PRICES, adjusted, made_history, market_text
 
 pytestmark = pytest.mark.soak
 
 SESSIONS = sessions_between("XNYS", date(2023, 9, 1), date(2024, 5, 3))
-EX = SESSIONS.get_loc(pd.Timestamp("2024-04-01"))  # of the troubles, and of all dividends
+EX = SESSIONS.get_loc(pd.Timestamp("2024-04-01"))  # of the troubles, and of the dividend
 FIRST, SECOND, THIRD = (SESSIONS[EX + step].date() for step in (-1, 0, 1))
 UNADJUSTED, ADJUSTED = (SESSIONS[EX + OVERLAP + step].date() for step in (2, 3))
 HOLE, OLD_HOLE = SESSIONS[EX - 6].date(), SESSIONS[80].date()
-FALL = 0.03  # of those that pay on the ex-day, as a share of the close before
-PAYING = ("LATE", "POUNDS")
-STOCKS = ("GONE", "BARE", "NEVER", "HOLES", "LOST", "END", "LIVE", "AGAIN", *PAYING)
-QUOTES = {"POUNDS": Quote("GBp", paid_in="GBP")}
+FALL = 0.03  # of LATE on the ex-day, as a share of the close before
+STOCKS = ("GONE", "BARE", "NEVER", "HOLES", "LOST", "END", "LIVE", "AGAIN", "LATE")
 ON_THE_SECOND: dict[str, Fault] = {
     "GONE": "delisted",
     "BARE": "no_adjclose",
@@ -51,7 +49,7 @@ def made_market() -> dict[str, pd.DataFrame]:
     traded = {}
     for symbol, walk in zip((INDEX, *STOCKS), walks.values(), strict=False):
         bars = walk.assign(symbol=symbol, dividend=np.nan, split=np.nan)
-        if symbol in PAYING:
+        if symbol == "LATE":
             bars.loc[EX, "dividend"] = FALL * bars.loc[EX - 1, "close"]
             bars.loc[EX:, list(PRICES)] *= 1 - FALL
         traded[symbol] = bars
@@ -64,7 +62,6 @@ TRADED = made_market()
 def told(day: date) -> dict[str, pd.DataFrame]:
     """What Yahoo holds after the close of a day."""
     held = {symbol: adjusted(bars, day) for symbol, bars in TRADED.items()}
-    held["POUNDS"].loc[:, [*PRICES, "adj_close"]] *= 100
     if day < ADJUSTED:  # Yahoo has the dividend and has not adjusted what was before
         held["LATE"]["adj_close"] = held["LATE"]["close"]
         _empty(held["HOLES"], OLD_HOLE)
@@ -153,7 +150,7 @@ def fetches(tmp_path_factory: pytest.TempPathFactory) -> Fetches:
             warned = read(conn, "price_warning", market="made")
         return AfterFetch(result, Counter(yahoo.requests) - before, stored, warned)
 
-    with FakeYahoo({}, quotes=QUOTES) as yahoo, pytest.MonkeyPatch.context() as patch:
+    with FakeYahoo({}) as yahoo, pytest.MonkeyPatch.context() as patch:
         for name, value in yahoo.environment().items():
             patch.setenv(name, value)
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
@@ -234,14 +231,3 @@ def test_a_dividend_that_is_adjusted_for_weeks_later_is_warned_of_until_then(
     for day in (OLD_HOLE, FIRST):
         bar = fetches.adjusted.bar("LATE", day)
         assert bar["adj_close"] / bar["close"] == pytest.approx(1 - FALL)
-
-
-def test_prices_in_pence_and_their_dividend_in_pounds_are_stored_in_pounds(
-    fetches: Fetches,
-) -> None:
-    bars = fetches.second.bars("POUNDS")
-    traded = TRADED["POUNDS"].set_index("session").loc[bars.index]
-    for name in (*PRICES, "dividend"):
-        np.testing.assert_allclose(bars[name], traded[name], rtol=1e-9)
-    adjustment = bars["adj_close"] / bars["close"]
-    assert adjustment.iloc[[0, -1]].to_list() == pytest.approx([1 - FALL, 1])

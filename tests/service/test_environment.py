@@ -39,6 +39,7 @@ def test_a_command_starts_no_temporary_server_of_prefect() -> None:
     assert ended.stdout.split() == ["False"]
 
 
+@pytest.mark.soak
 def test_what_a_terminal_cannot_show_ends_no_command(tmp_path: Path) -> None:
     title = "\ucf54\uc2a4\ud53c \u2013 \u20ac \U0001f4c8"
     (tmp_path / "my.toml").write_text(small_market(title=title), encoding="utf-8")

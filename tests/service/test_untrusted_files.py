@@ -197,16 +197,6 @@ def test_a_type_that_names_python_in_a_parquet_runs_nothing(tmp_path: Path) -> N
     assert not mark.exists()
 
 
-@pytest.mark.parametrize(
-    "close", [[[1.0, 2.0]], [{"a": 1}], [b"\xff"], pa.array([(1, 2)], pa.list_(pa.int8(), 2))]
-)
-def test_a_parquet_of_things_that_are_no_numbers_is_a_mistake(
-    close: object, tmp_path: Path
-) -> None:
-    with pytest.raises(UsageError, match=r"'close' holds .*, not numbers"):
-        parquet(tmp_path / "p.parquet", close=close).fetch({"AAA": FIRST}, LAST)
-
-
 SYMBOLS = [
     "../../etc/passwd",
     "/etc/passwd",

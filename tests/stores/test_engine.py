@@ -4,7 +4,6 @@ writers wait for each other.
 
 import os
 import sqlite3
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -96,18 +95,6 @@ def test_a_server_that_repeats_the_password_is_not_quoted(store_url: str) -> Non
     with pytest.raises(StoreUsageError, match=r"invalid input .*\*\*\*") as caught:
         select(open_engine(url, read_only=True), "select 's3cr@et'::int")
     assert "s3cr" not in str(caught.value)
-
-
-def test_a_missing_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(StoreUsageError, match=r"pip install 'dtml-nightshift\[postgres\]'"):
-        open_engine("postgresql://quant@127.0.0.1:1/x")
-
-
-def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(StoreError, match="create the store's folder"):
-        open_engine(f"sqlite:///{tmp_path}/file/folder/store.sqlite")
 
 
 def test_a_file_that_is_no_database_is_refused_and_kept(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import sqlalchemy as sa
-from sqlalchemy import Engine, make_url
+from sqlalchemy import Engine
 
 from db.admin.checks import LAWS, Finding, check_store
 from db.connection.locks import market_lock
@@ -242,39 +242,6 @@ def test_a_damaged_file_is_said_to_be_damaged_and_how_to_come_back(
         used(DAMAGE[damage](whole), tmp_path)
     assert "full" not in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-REFUSALS = {
-    "no connection left": ("connection limit 0", "wait .*other connections"),
-    "read only": ("set default_transaction_read_only = on", "is read-only"),
-}
-
-
-@pytest.mark.parametrize("refusal", REFUSALS)
-@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
-def test_what_a_server_refuses_has_its_own_words(
-    engine: Engine, refusal: str, postgresql_admin: Engine
-) -> None:
-    setting, said = REFUSALS[refusal]
-    engine.dispose()
-    with postgresql_admin.connect() as conn:
-        conn.exec_driver_sql(f"alter database {engine.url.database} {setting}")
-    with pytest.raises(StoreError, match=said), transaction(engine) as conn:
-        conn.exec_driver_sql("delete from price")
-
-
-@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
-def test_a_right_that_lacks_and_a_database_that_is_not_there_have_words(
-    engine: Engine, store_url: str
-) -> None:
-    with (
-        pytest.raises(StoreError, match=r"permission denied.*lacks a right"),
-        transaction(engine) as conn,
-    ):
-        conn.exec_driver_sql("select pg_read_file('/etc/hostname')")
-    gone = make_url(store_url).set(database="nowhere").render_as_string(hide_password=False)
-    with pytest.raises(StoreError, match=r"not exist .create it"):
-        open_engine(gone)
 
 
 @pytest.mark.parametrize(

@@ -2,26 +2,28 @@
 write.
 """
 
-import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from db.engine import open_engine, transaction
+from db.engine import transaction
 from db.rows import nights
-from tests.support.commands import Command, whole_command
-from tests.support.filled_folder import fill_folder
-from tests.support.places import ROOT
+from dtml.experiments import vary
+from dtml.prices.sessions import next_session
+from flows.freezing import begin
+from flows.nightly.context import MarketContext
+from flows.settings import data_folder, reports_folder
+from tests.support.commands import Command, options_of_commands
+from tests.support.nights import AS_OF, after_nights
 
-AUDIT = "audit simulated --as-of 2024-07-01"
 READ = (
-    AUDIT,
+    "audit simulated --as-of 2024-07-01",
     "db backup {}/backup",
     "db check",
     "db dictionary",
@@ -40,9 +42,9 @@ READ = (
     "status --check",
     "translate jobs",
     "translate models",
-    "translate text xa --device cpu",
 )
-# They write to the store or beside it, ask a source, or show the pages, which other tests do.
+# They write to the store or beside it, ask a source, need a model of their own, or show the pages,
+# which other tests do.
 OTHERS = {
     "backtest",
     "benchmark",
@@ -63,58 +65,31 @@ OTHERS = {
     "translate file",
     "translate queue",
     "translate score",
+    "translate text",
     "translate train",
     "translate work",
 }
 
 
-def commands(group: Any, before: str = "") -> Iterator[str]:
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from commands(command, f"{before}{name} ")
-        else:
-            yield f"{before}{name}"
-
-
 def test_every_command_is_known_to_read_or_to_write() -> None:
-    found = set(commands(whole_command()))
+    found = set(options_of_commands())
     read = {name for name in found if any(f"{line} ".startswith(f"{name} ") for line in READ)}
     assert found == read | OTHERS
     assert not read & OTHERS
 
 
-def leave_a_running_night(url: str) -> None:
-    """A night that was killed: whether it runs is seen by its market's lock."""
-    engine = open_engine(url)
-    begun = datetime(2024, 7, 4, 1, tzinfo=UTC)
-    with transaction(engine) as conn:
-        nights.start_night(
-            conn,
-            "simulated",
-            date(2024, 7, 3),
-            target=date(2024, 7, 5),
-            source="simulated",
-            started_at=begun,
-        )
-    engine.dispose()
-
-
-@pytest.fixture(scope="module")
-def mounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A data folder with frozen nights and a killed night, mounted read only."""
-    data = tmp_path_factory.mktemp("data")
-    fill_folder(data)
-    folder = tmp_path_factory.mktemp("mount")
-    environment = os.environ | {"DTML_DATA": str(data), "DTML_REPORTS": str(data / "reports")}
-    freeze = [sys.executable, "-c", "from flows.cli import main; main()", "freeze", "simulated"]
-    subprocess.run(freeze, check=True, cwd=ROOT, env=environment)
-    leave_a_running_night(f"sqlite:///{data}/dtml.sqlite")
+@contextmanager
+def mounted(folder: Path) -> Iterator[Path]:
+    """The data folder and the store of this test, mounted read only."""
+    folder.mkdir()
     try:
         subprocess.run(["mount", "-t", "tmpfs", "none", folder], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"this user or machine cannot mount: {error}")
     try:
-        shutil.copytree(data, folder / "data")
+        shutil.copytree(data_folder(), folder / "data")
+        shutil.copytree(reports_folder(), folder / "data" / "reports")
+        shutil.copy(folder.parent / "store.sqlite", folder / "data" / "dtml.sqlite")
         subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
         yield folder / "data"
     finally:
@@ -122,25 +97,32 @@ def mounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", folder], check=True)
 
 
-@pytest.mark.parametrize(
-    "line", [pytest.param(line, marks=pytest.mark.soak if line == AUDIT else ()) for line in READ]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_a_command_that_only_reads_works(
-    mounted: Path, command: Command, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    context: MarketContext, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DTML_DATA", str(mounted))
-    monkeypatch.delenv("DTML_DATABASE_URL", raising=False)
-    writes_pages = not line.startswith("freeze")  # which reads the chain below the reports
-    reports = tmp_path if writes_pages else mounted
-    monkeypatch.setenv("DTML_REPORTS", str(reports / "reports"))
-    arguments = [
-        "select count(*) from night_log" if word == "SELECT" else word.format(tmp_path)
-        for word in line.split()
-    ]
-    code, said, complaint = command(*arguments)
-    assert (code, bool(said)) == (0, True), complaint
-    assert "error" not in complaint
-    if line == "status --check":
-        assert "warning: no alert is" in complaint
-    if line.startswith("status"):
-        assert "interrupted" in said
+    # The rankers need a year of outcomes.
+    context = replace(context, experiment=vary(context.experiment, {"train_sessions": 220}))
+    after_nights(context, AS_OF, next_session("XNYS", AS_OF))
+    begin(context.engine, context.name, None)
+    with transaction(context.engine) as conn:  # whether it runs is seen by its market's lock
+        killed = {"target": date(2024, 7, 5), "source": "simulated"}
+        begun = datetime(2024, 7, 4, 1, tzinfo=UTC)
+        nights.start_night(conn, context.name, date(2024, 7, 3), started_at=begun, **killed)
+    context.engine.dispose()  # which leaves one file
+    with mounted(tmp_path / "mount") as data:
+        monkeypatch.setenv("DTML_DATA", str(data))
+        monkeypatch.delenv("DTML_DATABASE_URL")
+        for line in READ:
+            is_reading_pages = line.startswith("freeze")  # the chain lies below the reports
+            reports = data if is_reading_pages else tmp_path / "elsewhere"
+            monkeypatch.setenv("DTML_REPORTS", str(reports / "reports"))
+            sql = "select count(*) from night_log"
+            words = [sql if word == "SELECT" else word.format(tmp_path) for word in line.split()]
+            code, said, complaint = command(*words)
+            assert (line, code, bool(said)) == (line, 0, True), complaint
+            assert "error" not in complaint, line
+            if line.startswith("status"):
+                assert "interrupted" in said
+            assert "warning: no alert is" in complaint or line != "status --check"

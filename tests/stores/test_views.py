@@ -13,7 +13,7 @@ from db.connection.user_sql import select
 from db.engine import open_engine, reading, transaction, upgrade
 from db.rows import prices
 from db.tables import BAR_VALUES, UtcTimestamp, metadata
-from db.views import data_dictionary, parse_view, view, views
+from db.views import data_dictionary, view, views
 from db.views import views as documented_views
 from tests.support import stores as made_stores
 from tests.support.prediction_rows import STOCKS, save_stocks
@@ -67,32 +67,6 @@ def test_every_view_gives_the_types_that_it_is_read_with(engine: Engine) -> None
                 for column, value in zip(asked.c, row, strict=True):
                     kind = PYTHON.get(type(column.type), float)
                     assert value is None or isinstance(value, kind), (name, column.name, value)
-
-
-GOOD = """-- Nights of each market: one row per
--- market.
---
--- market  text     Name of the market.
--- nights  integer  Nights of it.
---
--- A reason.
-select market, count(*) as nights -- all of them
-from night
-group by market
-"""
-
-
-def test_a_view_s_file_gives_its_meaning_its_columns_and_its_statement() -> None:
-    view = parse_view("nights", GOOD)
-    assert view.meaning == "Nights of each market: one row per market."
-    assert [(each.name, each.type, each.meaning) for each in view.columns] == [
-        ("market", "text", "Name of the market."),
-        ("nights", "integer", "Nights of it."),
-    ]
-    assert view.sql.splitlines()[:2] == [
-        "create view nights as",
-        "select market, count(*) as nights -- all of them",
-    ]
 
 
 def test_the_dictionary_says_what_every_view_table_and_column_means() -> None:

@@ -9,10 +9,9 @@ every host: cookie, crumb and chart JSON. A client needs nothing but two environ
     assert yahoo.requests == {"AAA": 1}
 
 `bars` are bars frames (or parts: session, open, high, low, close are needed), as Yahoo would hold
-them today, in the unit that `quotes` names. `prices`, `quotes`, `faults` and `rate_limit_after` may
-be changed while it runs; a symbol that has no prices is answered as delisted. Missing sessions,
-rows on holidays, restated pasts and new names are matters of `prices`:
-tests/support/price_history.py tells them.
+them today. `prices`, `faults` and `rate_limit_after` may be changed while it runs; a symbol that
+has no prices is answered as delisted. Missing sessions, rows on holidays, restated pasts and new
+names are matters of `prices`: tests/support/price_history.py tells them.
 """
 
 import json
@@ -25,7 +24,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
@@ -59,15 +57,6 @@ def _failure(code: str, description: str, member: str = "chart") -> str:
     )
 
 
-@dataclass(frozen=True)
-class Quote:
-    """How Yahoo quotes a symbol: in which unit, in which it names its dividends, and as what."""
-
-    currency: str = "USD"
-    paid_in: str = ""  # Yahoo rarely names it
-    kind: str = "EQUITY"
-
-
 ANSWERS = {  # status and body of the faults that need no prices
     "rate_limit": (429, "Too Many Requests"),
     "500": (500, "<html>Internal Server Error</html>"),
@@ -89,14 +78,12 @@ class FakeYahoo:
         prices: Mapping[str, pd.DataFrame],
         *,
         faults: Mapping[str, Fault] | None = None,
-        quotes: Mapping[str, Quote] | None = None,
         rate_limit_after: int | None = None,
         timezone: str = "America/New_York",
         slowness: float = 3.0,
     ) -> None:
         self.prices = dict(prices)
         self.faults: dict[str, Fault] = dict(faults or {})
-        self.quotes: dict[str, Quote] = dict(quotes or {})
         # so many symbols are served, the others told to wait
         self.rate_limit_after = rate_limit_after
         self.timezone = timezone
@@ -182,9 +169,7 @@ class FakeYahoo:
         if fault == "twice_today":  # the row of a live price, hours after that of the session
             bars = pd.concat([bars, _moved(bars.tail(1), 1.01)])
             seconds = pd.concat([seconds, seconds.tail(1) + 6 * 3600])
-        default = Quote(kind="INDEX" if symbol.startswith("^") else "EQUITY")
-        quote = self.quotes.get(symbol, default)
-        return _chart_result(symbol, self.timezone, quote, bars, seconds, fault)
+        return _chart_result(symbol, self.timezone, bars, seconds, fault)
 
     def _day(self, second: int) -> str:
         return str(pd.Timestamp(second, unit="s", tz="UTC").tz_convert(self.timezone).date())
@@ -200,7 +185,6 @@ def _moved(bars: pd.DataFrame, factor: float) -> pd.DataFrame:
 def _chart_result(
     symbol: str,
     timezone: str,
-    quoted: Quote,
     bars: pd.DataFrame,
     seconds: pd.Series,
     fault: Fault | None,
@@ -208,8 +192,8 @@ def _chart_result(
     period = {"timezone": "X", "start": 0, "end": 0, "gmtoffset": 0}
     meta = {
         "symbol": symbol,
-        "currency": quoted.currency,
-        "instrumentType": quoted.kind,
+        "currency": "USD",
+        "instrumentType": "INDEX" if symbol.startswith("^") else "EQUITY",
         "exchangeTimezoneName": timezone,
         "timezone": "X",
         "gmtoffset": 0,
@@ -229,7 +213,7 @@ def _chart_result(
     return {
         "meta": meta,
         "timestamp": [int(second) for second in seconds],
-        "events": _events(bars, seconds, quoted.paid_in),
+        "events": _events(bars, seconds),
         "indicators": {"quote": [quote]}
         | ({} if fault == "no_adjclose" else {"adjclose": [{"adjclose": adjusted}]}),
     }
@@ -241,13 +225,12 @@ def _values(bars: pd.DataFrame, name: str) -> list[float | None]:
     return [float(value) if math.isfinite(value) else None for value in bars[name]]
 
 
-def _events(bars: pd.DataFrame, seconds: pd.Series, paid_in: str) -> dict[str, Any]:
+def _events(bars: pd.DataFrame, seconds: pd.Series) -> dict[str, Any]:
     events: dict[str, Any] = {}
-    named = {"currency": paid_in} if paid_in else {}
     for second, bar in zip(seconds, bars.itertuples(index=False), strict=True):
         dividend, split = getattr(bar, "dividend", math.nan), getattr(bar, "split", math.nan)
         if math.isfinite(dividend):
-            paid = {"date": int(second), "amount": dividend} | named
+            paid = {"date": int(second), "amount": dividend}
             events.setdefault("dividends", {})[str(second)] = paid
         if math.isfinite(split):
             ratio = {"numerator": split, "denominator": 1.0, "splitRatio": f"{split:g}:1"}

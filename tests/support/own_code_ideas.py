@@ -132,4 +132,3 @@ FILES = {
 }
 FILES |= {"of the last row": _file_of(OF_THE_LAST_ROW), "long": _file_of(LONG, history=510)}
 FILES |= MODELS
-IDEAS = (*FEATURES, *OF_THE_LAST_ROW, *LONG, *MODELS)
