@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.made_language import LANGUAGES, made_pairs
+from tests.support.made_language import LANGUAGES, made_pairs
 from translation.cards import Card
 from translation.data.corpus import Corpus, Examples, Rules, clean
 from translation.data.tokenizer import Tokenizer

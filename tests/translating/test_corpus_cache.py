@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.made_language import made_pairs
+from tests.support.made_language import made_pairs
 from tests.support.translations import recipe_of
 from translation.data.corpus import Corpus, Examples, clean
 from translation.data.corpus_cache import FILE, cache_corpus

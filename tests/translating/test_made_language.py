@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.made_language import LANGUAGES, demo_corpus, made_pairs, write_corpus
 from flows.translating.models import DEMO
+from tests.support.made_language import LANGUAGES, demo_corpus, made_pairs, write_corpus
 from translation.errors import UsageError
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from benchmarks.made_language import made_pairs
 from tests.support.bounds import assert_close_in_float32
+from tests.support.made_language import made_pairs
 from tests.support.translations import NETWORK, drawn, model_of, tokenizer
 from translation.decoding.beam_search import GREEDY, Search
 from translation.models import Model

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.made_language import made_pairs
+from tests.support.made_language import made_pairs
 from tests.support.translations import CPU, drawn, model_of, same, tokenizer, values_of
 from translation.cards import CONFIG
 from translation.decoding.beam_search import GREEDY
