@@ -14,10 +14,9 @@ from flows.settings import print_lines, print_text
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command found: `parts` for people, `document` for programs.
+    """What a command found: `parts` for people, `document` for programs, made as they are printed.
 
-    The parts, and the texts of `markdown`, may be made while they are printed. `failure` is raised
-    afterwards.
+    `failure` is raised afterwards.
     """
 
     parts: Iterable[Part]
@@ -28,10 +27,7 @@ class Answer:
 
 
 def answering(*forms: str) -> Callable[[Callable[..., Answer]], Callable[..., None]]:
-    """Return a decorator that prints the answer of a command, and adds an option for each form.
-
-    Without an option, the parts for people are printed.
-    """
+    """Return a decorator that prints a command's answer, for people or in one of these forms."""
 
     def decorate(command: Callable[..., Answer]) -> Callable[..., None]:
         @wraps(command)

@@ -136,8 +136,7 @@ def run_published(
 ) -> Answer:
     """Run the published experiment on a set, or read the stored one, and return its scoreboard.
 
-    Prices of a source or of files that the request names are stored first, unless the store has
-    them.
+    Prices that the request names are stored first.
     """
     published_set = shortened(SETS[request.market], epochs)
     if request.source or request.prices:

@@ -68,10 +68,7 @@ def serve_dashboard(
 
 
 def _allowed_hosts(host_in_address: str) -> list[str]:
-    """Return the names that the Host header of a request may have, by the address listened on.
-
-    ["*"] allows all: whoever listens on all addresses of a machine has many names.
-    """
+    """Return the names that a Host header may have, by the address listened on; ["*"]: all."""
     if host_in_address in EVERYWHERE:
         return ["*"]
     if host_in_address in LOOPBACK:
@@ -80,10 +77,9 @@ def _allowed_hosts(host_in_address: str) -> list[str]:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens on an address.
+    """Return a socket that listens on an address; raises DtmlError where that cannot be.
 
-    On Linux its connections end when a client takes longer than READER_LIMIT_S to receive what it
-    was sent. Raises DtmlError for an address that cannot be listened on.
+    On Linux its connections end when a client takes longer than READER_LIMIT_S.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:

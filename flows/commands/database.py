@@ -205,10 +205,7 @@ def prune(
 
 
 def _compact(engine: Engine) -> None:
-    """Give the free space in an SQLite file back to the disk, if it is worth it, and print sizes.
-
-    A failure is a warning, because the rows are removed all the same.
-    """
+    """Give the free space in an SQLite file back to the disk, and print sizes; or warn."""
     try:
         sizes = compact(engine)
     except StoreError as error:
@@ -253,10 +250,7 @@ def grant_reader(
 
 
 def _open_existing() -> Engine:
-    """Return the engine of the store that the environment names.
-
-    Raises StoreUsageError for a missing SQLite file; opening it to write would make an empty one.
-    """
+    """Return the engine of the environment's store; StoreUsageError for a missing file."""
     url = database_url()
     if url.get_backend_name() == "sqlite":
         open_engine(read_only=True).dispose()  # only for the error about a missing file
@@ -264,10 +258,7 @@ def _open_existing() -> Engine:
 
 
 def _findings(engine: Engine) -> Iterator[Finding]:
-    """Yield what each check of a store found, the weights of its models last.
-
-    The weights are not checked in a store of another schema.
-    """
+    """Yield what each check of a store found, weights, unless its schema is another, last."""
     yield from check_store(engine)
     try:
         require_current_schema(engine)

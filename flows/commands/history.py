@@ -104,8 +104,7 @@ def list_runs(market: OptionalMarket = None) -> Answer:
 def require_market(engine: Engine, market: str | None, option: str = "") -> str:
     """Return the name of a stored market; None stands for the only one.
 
-    Raises UsageError, which lists the stored markets, for a market that the store lacks, and for
-    None where it has several: `option` ends the message.
+    Raises UsageError, which lists them, for another, and for None among several.
     """
     with reading(engine) as conn:
         stored = stored_markets.all_markets(conn)

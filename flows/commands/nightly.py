@@ -1,8 +1,4 @@
-"""The nightly commands: a whole night, or one step of it.
-
-Modules that load torch, which takes seconds, are imported by the functions that compute: a night
-that is complete is only shown.
-"""
+"""The nightly commands: a whole night, or one step of it; torch is imported to compute."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -90,10 +86,9 @@ def nightly(
 
 
 def _catch_up(opened: OpenedMarket, request: RunRequest, last: date) -> Answer:
-    """Run the nights missed among the last LIMIT sessions up to a session, in order.
+    """Run the nights missed among the last LIMIT sessions up to a session, or show its night.
 
-    If none of these was missed, the complete night of that session is shown. The answer fails, or
-    DtmlError is raised before the first night, if a night is refused.
+    The answer fails, or DtmlError is raised before the first, if a night is refused.
     """
     first = sessions_up_to(opened.market.calendar, last, LIMIT)[0].date()
     missed = missed_nights(opened, last, limit=None)
@@ -121,10 +116,9 @@ def _catch_up(opened: OpenedMarket, request: RunRequest, last: date) -> Answer:
 
 
 def _run_or_read_night(opened: OpenedMarket, request: RunRequest, day: date) -> Night:
-    """Return the night of a day: run it as a flow, or read it from the store if it is complete.
+    """Return the night of a day: run it as a flow, or read it if it is complete.
 
-    If the page of a complete night is missing or outdated, or if the market has the user's own
-    code, `run_night` does what is left of it, without a flow.
+    `run_night` does what is left of a complete one, without a flow.
     """
     stored = stored_night(opened, day)
     if stored is not None:
@@ -284,8 +278,7 @@ def _answer(
 ) -> Answer:
     """Return the nights of a command: the last one in full, of the others what was done.
 
-    Of the document, `nights` has the row of every night and `rejected` the bars that any of them
-    rejected; all else is about the last one. The directions are those at the market's level.
+    `nights` of the document are rows, `rejected` the bars that any rejected.
     """
     night = nights[-1]
     level = opened.market.level

@@ -122,18 +122,17 @@ NO_MARKET: dict[str, Any] = {"market": "each", "market_file": None}
 
 
 def of_a_market(*more: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that gives a command the options that name a market, and `more` of NAMED.
+    """Return a decorator that gives a command the options of a market, and `more` of NAMED.
 
-    The command receives a request built from them as its first parameter.
+    They become its first parameter, a request.
     """
     return with_request("market", "market_file", *more)
 
 
 def with_request(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that gives a command these options of NAMED, before its own options.
+    """Return a decorator that gives a command these options of NAMED, before its own.
 
-    The command receives a request built from them as its first parameter. Where no option names a
-    market, the request's market is the placeholder of `NO_MARKET`.
+    They become its first parameter, a request, perhaps of `NO_MARKET`.
     """
 
     def with_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -163,10 +162,7 @@ def with_parameters(
 
 
 def refuse(options: Mapping[str, object], why: str) -> None:
-    """Raise UsageError, which begins with `why`, for options that were given.
-
-    `options` has the value of each by its name: None or False for one that was not given.
-    """
+    """Raise UsageError, which begins with `why`, for options that are neither None nor False."""
     given = [name for name, value in options.items() if value]
     if given:
         raise UsageError(f"{why}: leave out {' and '.join(given)}")
@@ -177,8 +173,7 @@ def request_of(
 ) -> Any:
     """Return the `RunRequest` of these options of NAMED.
 
-    A market may be named beside its file, which has the same name before .toml. Raises UsageError
-    where no market is given, or two different ones, and for an unknown source.
+    Raises UsageError without a market, for two different ones, and for an unknown source.
     """
     from dtml.sources import known_source
     from flows.markets.opened import RunRequest

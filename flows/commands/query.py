@@ -1,8 +1,4 @@
-"""The command that runs a statement of SQL on the store.
-
-People type it again and again, so it must start fast. Pandas and pyarrow take longer to import than
-most statements take, so only the forms that need them import them.
-"""
+"""The command that runs a statement of SQL on the store, without pandas and pyarrow if it can."""
 
 import re
 import resource
@@ -78,11 +74,9 @@ def query(
 
 @contextmanager
 def _bounded_memory() -> Iterator[None]:
-    """Let the work inside take at most MEMORY bytes more than this process has now.
+    """Let the work inside take at most MEMORY bytes more, on Linux; UsageError beyond.
 
-    Raises UsageError when it needs more. Only Linux says how much a process has: elsewhere no limit
-    is set. The limits on the number of rows and characters do not suffice, because libraries and
-    database drivers hold copies of them.
+    Limits on rows do not suffice: libraries and drivers hold copies.
     """
     soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_DATA)
     new_limit = soft_limit
@@ -109,8 +103,7 @@ def _bounded_memory() -> Iterator[None]:
 def _print_all(running_sql: AbstractContextManager[Answer], *, as_json: bool) -> None:
     """Print all rows as JSON or CSV, after writing all of them into a temporary file.
 
-    So a failure prints nothing, and a program that reads the output slowly does not keep a
-    transaction of the store open. `running_sql` runs the statement when it is entered.
+    So a failure prints nothing, and a slow reader keeps no transaction open.
     """
     from flows.answer_files import write_lines
 

@@ -79,21 +79,16 @@ def _page(market: str | None, number: int | None = None) -> Iterator[str]:
 
 
 def ask(engine: Engine, question: Question, market: str) -> pd.DataFrame:
-    """Return the answer to a question about a market, alike on SQLite and PostgreSQL.
-
-    `engine` opens the store read-only. The values are whole numbers, other numbers, and text, to
-    which days and moments are turned.
-    """
+    """Return the answer to a question about a market, alike on SQLite and PostgreSQL."""
     rows = select(engine, question.about(market), is_trusted=True)
     columns = {name: _alike(rows[name]) for name in rows}
     return pd.DataFrame(columns, columns=rows.columns)
 
 
 def questions_page(engine: Engine, market: str, remark: str = "", only: int | None = None) -> str:
-    """Return a page of Markdown with every question, or with the one whose number is `only`.
+    """Return a page of Markdown with every question and SHOWN rows, or with `only` one.
 
-    Each has its statement and the first SHOWN rows of its answer. Unless `only` is given, an
-    introduction comes first, followed by `remark`, which says what the store holds.
+    `remark` ends the introduction to all.
     """
     answered = []
     for number, question in enumerate(questions(), start=1):
@@ -121,10 +116,8 @@ def _document(number: int, question: Question, market: str | None) -> dict[str, 
 
 
 def _alike(values: "pd.Series[Any]") -> "pd.Series[Any]":
-    """Return a column in a form that is the same from SQLite and from PostgreSQL.
-
-    Whole numbers with missing values may come as floats: floats without a fraction become whole
-    numbers. Days become ISO text, moments text to the minute in UTC.
+    """Return a column alike from both engines: whole floats whole, days ISO, moments to the
+    minute.
     """
     if pd.api.types.is_float_dtype(values):
         known = values.dropna()  # a column without any value stays one of floats

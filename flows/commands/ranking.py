@@ -1,6 +1,4 @@
-"""The commands that rank a day's stocks: a walk of models and rules through history, and orders for
-the next open.
-"""
+"""The commands that rank a day's stocks: a walk through history, and orders for the next open."""
 
 import csv
 import math
@@ -175,10 +173,7 @@ def _holdings(file: Path) -> "pd.Series[float]":
 def rank_sets(
     folder: Path | None, networks: Sequence[Network] | None, seeds: int, leg: Leg
 ) -> Answer:
-    """Walk models and rules through every set of SETS whose price file is in a folder.
-
-    Raises UsageError where there is none.
-    """
+    """Walk models and rules through every set of SETS in a folder; UsageError without one."""
     all_files = {name: (folder or Path()) / f"{name}.parquet" for name in SETS}
     files = {name: file for name, file in all_files.items() if file.exists()}
     if folder is None or not files:
@@ -222,11 +217,7 @@ def network_names(networks: Sequence[Network] | None) -> tuple[NetworkName, ...]
 
 
 def fetch_named(request: RunRequest, first: date) -> None:
-    """Store the prices that the user names with --source or --prices; without these, do nothing.
-
-    Bars are stored from the earliest that a training before the session `first` reads, up to the
-    newest.
-    """
+    """Store the prices that the user names, from the first that a training before `first` reads."""
     if request.source or request.prices:
         context = open_context(request)
         announce(context)
@@ -240,10 +231,7 @@ def fetch_named(request: RunRequest, first: date) -> None:
 
 
 def _run_or_read_ranking(request: RunRequest, plan: Plan, workers: int = 1) -> page.Ranking:
-    """Store the prices that the request names, run a walk, and return its ranking.
-
-    If the ranking of these prices and this plan is stored already, it is read, and no walk is run.
-    """
+    """Store the prices that the request names, run a walk unless stored, return its ranking."""
     fetch_named(request, plan.first)
     walk = Walk(open_stored_context(request), plan, workers)
     return run_study(walk)
@@ -252,9 +240,7 @@ def _run_or_read_ranking(request: RunRequest, plan: Plan, workers: int = 1) -> p
 def ranking_parts(found: page.Ranking) -> Iterator[Part]:
     """Yield the scores of each predictor, the worst first, and those of the blend by leg.
 
-    A leg is the period whose return the ranking predicts, such as from one close to the next. Then
-    come the returns of the blend after costs, the verdict against the strongest rule, what is known
-    of survivorship in the list of stocks, and the path of the page.
+    Then returns after costs, the verdict, survivorship, and the page's path.
     """
     yield bold(found.row["id"])
     yield page.sentence(found)

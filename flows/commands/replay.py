@@ -1,8 +1,6 @@
-"""The commands that compute the past again.
+"""The commands that compute the past again, without Prefect, and write nothing to the store.
 
-`dtml replay` computes a night again, every night of a market, one prediction, or its model. It
-reads the store, writes nothing to it, and needs no Prefect; with --retrain, it may restore the file
-of a model's weights. `dtml report` writes the page of a past night again.
+With --retrain, the file of a model's weights may be restored.
 """
 
 import time
@@ -151,11 +149,10 @@ def report(
 
 
 def _replay_night(request: RunRequest, as_of: date | None, known_at: str | None) -> Answer:
-    """Replay the night of `as_of`, by default the last complete one.
+    """Replay the night of `as_of`, by default the last complete one; the answer fails if it
+    differs.
 
-    The answer fails where it differs from what is stored. With `known_at` it is replayed from the
-    bars known at that time, so that differences are expected: how the bars changed is told too, and
-    the answer fails only where nothing could be predicted.
+    With `known_at`, how the bars changed is told, and only no prediction fails.
     """
     moment = None if known_at is None else moment_of(known_at)
     archive = Archive.open(request)
@@ -219,12 +216,7 @@ def _replay_all(request: RunRequest) -> Answer:
 
 
 def with_links(archive: Archive, replays: Sequence[Replay]) -> list[Replay]:
-    """Return replays with the links of their nights and what has changed since they were frozen.
-
-    `replays` are those of one night or more, the oldest first: the check of the chain computes the
-    nights again from that one on. They are returned as they are where the market is not frozen; a
-    night without a link has the link None.
-    """
+    """Return replays, oldest first, with links of their nights and what changed since frozen."""
     name = archive.market.name
     if not is_frozen(name):
         return list(replays)
@@ -243,11 +235,10 @@ def with_links(archive: Archive, replays: Sequence[Replay]) -> list[Replay]:
 def _replay_prediction(
     text: str, market_file: Path | None, device: str, *, train_again: bool
 ) -> Answer:
-    """Make the prediction of a receipt again, beside the stored one.
+    """Make the prediction of a receipt, RUN/SYMBOL/TARGET, again, beside the stored one.
 
-    `text` is the receipt, RUN/SYMBOL/TARGET. With `train_again` its model is retrained first; if
-    its weights are lost and the new ones are the same, their file is restored. The answer fails
-    where the two predictions or the weights of the two models differ.
+    With `train_again` its model too, whose lost weights are restored. The answer fails where either
+    differs.
     """
     receipt = Receipt.read(text)
     engine = open_reader()
@@ -281,9 +272,9 @@ def _replay_prediction(
 
 
 def moment_of(text: str) -> datetime:
-    """Return the moment that `--known-at` names: in ISO 8601 with a time zone, or as a date.
+    """Return the moment of `--known-at`: ISO 8601 with a zone, or a date, its end in UTC.
 
-    A date stands for the end of that day in UTC. Raises UsageError for other texts.
+    Raises UsageError for other texts.
     """
     with suppress(ValueError):  # it is no date
         return datetime.combine(date.fromisoformat(text), clock.max, UTC)
@@ -298,10 +289,7 @@ def moment_of(text: str) -> datetime:
 
 
 def replay_summary(replay: Replay) -> dict[str, Any]:
-    """Return a replay as plain values, without its predictions.
-
-    `differing` is the number of stocks with a figure that is not the same to the last bit.
-    """
+    """Return a replay as plain values; `differing` counts stocks not equal to the last bit."""
     night = replay.night
     return {
         "market": night["market"],
@@ -323,10 +311,9 @@ def replay_summary(replay: Replay) -> dict[str, Any]:
 
 
 def _at_moment(replay: Replay, restated: dict[str, int]) -> Iterator[Part]:
-    """Yield how a night's bars differ at another moment, and the predictions from those bars.
+    """Yield how a night's bars differ at another moment, and the predictions from these.
 
-    `restated` counts the bars that were restated, are new, or are gone, as `restated`, `new` and
-    `gone`.
+    `restated`: counts of `restated`, `new`, `gone`.
     """
     counts = "{restated} restated, {new} new, {gone} not known".format_map(restated)
     known_at = at(replay.night["known_at"])
@@ -339,8 +326,7 @@ def _at_moment(replay: Replay, restated: dict[str, int]) -> Iterator[Part]:
 def reproduction_summary(reproduction: Reproduction, trained: Retraining | None) -> dict[str, Any]:
     """Return a reproduction, and the retraining if there was one, as plain values.
 
-    The figures of the prediction made again have the prefix `reproduced_`. Without a retraining
-    there is no key `retrained`; its `equal` is True, too, for weights that are close on a GPU.
+    New figures begin with `reproduced_`. Weights close on a GPU are `equal`.
     """
     figures = reproduction.predictions.iloc[0]
     document: dict[str, Any] = {
