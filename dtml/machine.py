@@ -62,7 +62,6 @@ def is_by_cpu(text: str) -> bool:
 
 
 def _pairs(text: str) -> dict[str, str]:
-    """Return the values in a text of `computed_by` by their names."""
     pairs: dict[str, str] = {}
     for pair in text.split(", "):
         name, _, value = pair.partition(" ")

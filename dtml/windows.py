@@ -210,7 +210,6 @@ def _no_window(
 
 
 def _counted_bars(bars: pd.DataFrame, index_symbol: str) -> pd.DataFrame:
-    """Return the bars of the index, and those of stocks that somebody traded."""
     return bars[traded(bars) | (bars["symbol"] == index_symbol)]
 
 

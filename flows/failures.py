@@ -94,7 +94,6 @@ def _trouble_with_prefect(error: BaseException) -> str | None:
 
 
 def _say(message: str, code: int) -> int:
-    """Print the error that is being handled in one line, and return the exit code."""
     if os.environ.get("DTML_DEBUG"):
         traceback.print_exc()
     print(f"error: {shown(' '.join(message.split()))}", file=sys.stderr)  # noqa: T201

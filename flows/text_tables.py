@@ -100,7 +100,6 @@ def _laid_out(
 
 
 def _print_blocks(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print each row as a block: the name of a column and its value on a line."""
     width = max(map(cell_len, names)) + GAP
     for number, row in enumerate(rows):
         if number:

@@ -165,5 +165,4 @@ def _boosting(train: Labelled, validation: Labelled, seed: int) -> Fitted:
 
 
 def _accuracy(classes: Float[ndarray, "rows 2"], rises: Bool[ndarray, " rows"]) -> float:
-    """Return the share of rows whose direction is correct, from the probabilities of both."""
     return float(((classes[:, 1] > 0.5) == rises).mean())

@@ -154,7 +154,6 @@ def _day_groups(record: TrackRecord) -> Iterator[tuple[str, str, Bool[ndarray, "
 
 
 def _score(counts: Int[ndarray, "days predictors 4"]) -> pd.DataFrame:
-    """Return a row for each predictor, with ACC and MCC and their intervals."""
     total = counts.sum(axis=0)
     columns: dict[str, object] = {
         "n": total.sum(axis=-1),

@@ -148,7 +148,6 @@ def _rows(
     counted: Flags,
     movement: Days,
 ) -> pd.DataFrame:
-    """Return a row a predictor for the stock-days `counted` of those `days`."""
     rose = movement > 0
     of_seeds = [predictor.probability[:, days] for predictor in predictors]
     of_ensembles = [seeds.mean(axis=0) for seeds in of_seeds]

@@ -302,7 +302,6 @@ class _Moments:
 
 
 def _moments(values: Column, others: Column, count: int) -> _Moments:
-    """Return the moments of the last `count` values of two columns."""
     values_mean = mean(values, count)
     others_mean = mean(others, count)
     return _Moments(

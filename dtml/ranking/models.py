@@ -147,7 +147,6 @@ def _as_arrays(trees: Sequence[ndarray]) -> Boosting:
     shape = (len(trees), max(len(nodes) for nodes in trees))  # [trees nodes], padded
 
     def padded(name: str, dtype: type) -> ndarray:
-        """Return a field of all nodes, 0 in the padding."""
         values: ndarray = np.zeros(shape, dtype=dtype)
         for tree, nodes in enumerate(trees):
             values[tree, : len(nodes)] = nodes[name]

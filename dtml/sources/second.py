@@ -88,7 +88,6 @@ def open_second_source(market: Market) -> SecondFeed:
 
 
 def _renamed(stock: Listed, names: Mapping[str, str]) -> Listed:
-    """Return a stock or an index under the second source's symbol, if `names` has one for it."""
     name = names.get(stock.symbol)
     return stock if name is None else replace(stock, symbol=name, source_symbol=name)
 

@@ -67,7 +67,6 @@ def freeze(
 
 
 def _check(market: str, file: Path | None) -> Answer:
-    """Check a chain; the answer fails if something has changed."""
     begun = time.perf_counter()
     chain, changes = check_chain(open_reader(), market, file)
     seconds = time.perf_counter() - begun

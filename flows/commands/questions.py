@@ -116,9 +116,7 @@ def _document(number: int, question: Question, market: str | None) -> dict[str, 
 
 
 def _alike(values: "pd.Series[Any]") -> "pd.Series[Any]":
-    """Return a column alike from both engines: whole floats whole, days ISO, moments to the
-    minute.
-    """
+    """Return a column alike from both engines: days in ISO, moments to the minute in UTC."""
     if pd.api.types.is_float_dtype(values):
         known = values.dropna()  # a column without any value stays one of floats
         are_whole = bool((known % 1 == 0).all())

@@ -382,6 +382,5 @@ def digest_of_rejected(context: MarketContext, bars: pd.DataFrame) -> str:
 
 
 def _digest(rows: pd.DataFrame) -> str:
-    """Return a digest of the rows of a frame, in their order."""
     row_hashes = pd.util.hash_pandas_object(rows, index=False)
     return hashlib.sha256(row_hashes.to_numpy().tobytes()).hexdigest()

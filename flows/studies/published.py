@@ -223,7 +223,6 @@ class PublishedExperiment(Study[Benchmark]):
         return self._windows_of(self.known[0])
 
     def _windows_of(self, bars: pd.DataFrame) -> dict[int, Windows]:
-        """Return the windows of every length that the models read."""
         symbols = self.context.market.symbols
         return {
             window: windows_of(self.context, bars, self.window_config(window), symbols)

@@ -95,5 +95,4 @@ def _small_map(weights: Tensor) -> dict[str, object]:
 
 
 def _label_width(pieces: Sequence[str]) -> int:
-    """Return the width in pixels of the longest of these pieces as a label of a map."""
     return 12 + LETTER * max(map(len, pieces))

@@ -139,7 +139,6 @@ def train_and_store(recipe: Recipe, device: str, engine: Engine) -> Model:
 
 
 def _row_of(model: Model) -> dict[str, Any]:
-    """Return the row of translation_model."""
     card = model.card
     made = card.made
     progress = made["progress"]

@@ -103,7 +103,6 @@ def _fill(engine: Engine, folder: Path, progress: Progress) -> None:
 
 
 def _place_of(name: str) -> Path:
-    """Return where the program has a file of a backup."""
     chain = CHAIN.fullmatch(name)
     return data_folder() / name if chain is None else chain_file(chain[1])
 

@@ -169,6 +169,5 @@ def _last_touched(path: Path) -> datetime:
 
 
 def _bytes_of(paths: Iterable[Path]) -> int:
-    """Return the bytes of files, and of all files in folders."""
     files = [file for path in paths for file in (path, *path.rglob("*"))]
     return sum(file.lstat().st_size for file in files if file.is_file())

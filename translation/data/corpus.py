@@ -268,12 +268,10 @@ class _Encoded:
         self.starts = array("q", [0])
 
     def append(self, tokens: list[int]) -> None:
-        """Add a sentence."""
         self.tokens.extend(tokens)
         self.starts.append(len(self.tokens))
 
     def sentences(self) -> Sentences:
-        """Return all sentences."""
         return Sentences(
             tokens=np.frombuffer(self.tokens, dtype=np.int32),
             starts=np.frombuffer(self.starts, dtype=np.int64),

@@ -200,7 +200,6 @@ class _Run:
     tokens: int = 0
 
     def train(self, width: int) -> None:
-        """Make updates and checks until the budget is used up."""
         config = self.config
         progress = self.progress
         updates = self._updates()
@@ -240,7 +239,6 @@ class _Run:
         return self.context.process_group.broadcast(seconds)
 
     def _share_done(self, seconds: float) -> float:
-        """Return the share of the budget that is used up, 1 at most."""
         share_of_updates = self.progress.step / (self.config.updates + 1)  # below 1: no rate is 0
         if self.config.minutes is None:
             return share_of_updates

@@ -364,14 +364,12 @@ def _separator(line: str) -> str:
 
 
 def _record(line: str, separator: str) -> list[str]:
-    """Return the fields of a line, none of an empty one."""
     return next(csv.reader([line], delimiter=separator), [])
 
 
 def _table_of_rows(
     container: Container, header: list[str], rows: memoryview, separator: str
 ) -> Table:
-    """Return the table of a header and the rows below it."""
     names = [str(position) for position in range(len(header))]  # headers may repeat
     types = [(name, pa.string()) for name in names]
     table = pa.schema(types).empty_table()
