@@ -2,13 +2,16 @@
 
 from dataclasses import dataclass
 from datetime import date, timedelta
+from functools import cached_property
+from itertools import islice
+from operator import itemgetter
 
 import numpy as np
 import pandas as pd
 from sqlalchemy import Connection
 
 from db import where
-from db.read import query, read, read_row, read_value
+from db.read import query, read_row, read_rows, read_value
 from db.rows import paper_account, rankings
 from dtml.errors import UsageError
 from dtml.evaluation.drift import drift_words
@@ -18,7 +21,6 @@ from dtml.markets.definition import YEAR
 from dtml.pages.charts import Chart, sparkline
 from dtml.pages.figures import (
     Row,
-    count,
     counted,
     day,
     figure,
@@ -29,6 +31,7 @@ from dtml.pages.figures import (
     signed_percent,
 )
 from dtml.pages.night import promotion_words
+from dtml.pages.rendering import apart, said
 from dtml.prices.sessions import sessions_a_year
 from flows.markets.files import read_market
 from flows.night_facts import NightFacts
@@ -37,6 +40,7 @@ END_STOCKS = 5  # stocks at each end of a ranking
 NIGHTS = 125  # of a small chart, at most: half a year
 SPAN = timedelta(days=183)  # of as many nights
 SMALLEST_TRADE = 0.00005  # of the equity: the page shows hundredths of a percent
+ACTIONS = ("buy", "sell", "adjust", "keep")  # in the order in which orders are shown
 # Kinds of alerts that are shown elsewhere: as the night's state, as a promotion, as drift.
 SHOWN_ELSEWHERE = ("refused", "late", "promoted", "drifted")
 TRADABLE = ", next open"  # the end of the name of a portfolio whose trades were possible
@@ -54,13 +58,6 @@ class Skill:
     score: Row | None
     rule: Row | None
     since: date | None
-
-    @property
-    def verdict(self) -> str | None:
-        """Return the words of `told_apart` about the rank IC and 0."""
-        if self.score is None:
-            return None
-        return told_apart(self.score["rank_ic_low"], self.score["rank_ic_high"])
 
 
 @dataclass(frozen=True)
@@ -83,26 +80,28 @@ class Morning:
     """A night's ranking, its orders, how good rankings have been, and what changed.
 
     `ranking_of_night`, `orders_of_night`, both empty without a complete night, and
-    `paper_account.paper_returns`.
+    `paper_account.paper_returns`. Of the complete `nights`, `late` ones were too late to trade.
     """
 
-    ranking: list[Row]
+    ranking: pd.DataFrame
     orders: list[Row]
     skill: Skill | None
     skill_line: Chart | None
     changes: list[str]
     paper: pd.DataFrame
     costs: Gain | None
+    nights: int
+    late: int
 
-    @property
+    @cached_property
     def best(self) -> list[Row]:
         """Return the best END_STOCKS stocks, or the better half of fewer, the best first."""
-        return self.ranking[: min(END_STOCKS, len(self.ranking) // 2)]
+        return records(self.ranking.head(min(END_STOCKS, len(self.ranking) // 2)))
 
-    @property
+    @cached_property
     def worst(self) -> list[Row]:
         """Return as many of the worst stocks, the worst first."""
-        return self.ranking[::-1][: len(self.best)]
+        return records(self.ranking.tail(len(self.best))[::-1])
 
     @property
     def order_words(self) -> dict[str, list[str]]:
@@ -126,13 +125,12 @@ class Morning:
 
         None where the account has fewer than two sessions.
         """
-        net = self.paper.pivot(index="session", columns="portfolio", values="net").astype(float)
-        net = net.tail(NIGHTS)
-        if "account" not in net or net["account"].count() < 2:
+        if self.paper["session"].nunique() < 2:
             return None
-        growth = (1 + net.filter(["account", "equal parts"])).cumprod()
+        net = self.paper.pivot(index="session", columns="portfolio", values="net").astype(float)
+        growth = (1 + net[["account", "equal parts"]].tail(NIGHTS)).cumprod()
         ends = [f"{name} {percent(line.dropna().iloc[-1] - 1)}" for name, line in growth.items()]
-        words = f"{day(net.index[0])} to {day(net.index[-1])}: {', '.join(ends)}"
+        words = f"{day(growth.index[0])} to {day(growth.index[-1])}: {', '.join(ends)}"
         return sparkline(words, growth, base=1.0)
 
 
@@ -140,20 +138,24 @@ def morning(
     conn: Connection, market: str, night: NightFacts | None, last_alerts: date | None = None
 ) -> Morning:
     """Return what a complete night says, and alerts of later nights up to `last_alerts`."""
-    paper = paper_account.paper_returns(conn, market, night.as_of if night else None)
+    last = night.as_of if night else date.max
+    paper = paper_account.paper_returns(conn, market, last)
     costs = after_costs(conn, market, paper)
+    nights, late = hindsight(conn, market, last)
     if night is None:
-        return Morning([], [], None, None, [], paper, costs)
+        return Morning(pd.DataFrame(), [], None, None, [], paper, costs, nights, late)
     ranking = ranking_of_night(night)
     skill = skill_of(night)
     return Morning(
-        ranking=records(ranking),
+        ranking=ranking,
         orders=records(orders_of_night(night, ranking)),
         skill=skill,
         skill_line=skill_line(night, ranking["leg"].iloc[0], skill.ranker) if skill else None,
         changes=changes(night, ranking, last_alerts),
         paper=paper,
         costs=costs,
+        nights=nights,
+        late=late,
     )
 
 
@@ -165,14 +167,16 @@ def ranking_of_night(night: NightFacts) -> pd.DataFrame:
     furthest stock 1 or -1.
     """
     ranking = night.ranking
-    before = night.before.ranking if night.before else ranking.iloc[:0]
-    before = before.set_index("symbol")[["place", "realised_return"]].astype(float)
-    distance = ranking["score"].astype(float) - ranking["score"].median()
+    columns = "symbol, place, realised_return"
+    last = night.before.target if night.before else date.min
+    before = rankings.night_ranking(night.conn, night.market, last, columns).set_index("symbol")
+    before = before.reindex(ranking["symbol"]).set_index(ranking.index)
+    distance = ranking["score"] - ranking["score"].median()
     furthest = distance.abs().max()  # 0 where all scores are equal
     return ranking.assign(
-        moved=(ranking["symbol"].map(before["place"]) - ranking["place"]).astype(float),
+        moved=(before["place"] - ranking["place"]).astype(float),
         bar=distance / furthest if furthest else 0.0,
-        return_before=ranking["symbol"].map(before["realised_return"]).astype(float),
+        return_before=before["realised_return"],
     )
 
 
@@ -184,36 +188,19 @@ def contradicts(place: float, stocks: int, direction: str) -> bool:
 
 
 def orders_of_night(night: NightFacts, ranking: pd.DataFrame) -> pd.DataFrame:
-    """Return what the paper account holds from the next open on, and what it trades for that.
-
-    Columns: symbol, weight (of equity, 0 for a sale), held (after the last open, NaN without),
-    action: "sell", "buy", "keep" (as it is, or a change below `SMALLEST_TRADE`), "adjust"; each in
-    the order of the ranking.
-    """
-    decided = read(night.conn, "paper_order", market=night.market, target=night.target)
-    before = decided.iloc[:0]
-    if night.before is not None and len(decided):
-        before = read(night.conn, "paper_order", market=night.market, target=night.before.target)
-    held = before.set_index("symbol")["held"].dropna()
-    orders = decided.set_index("symbol")[["weight", "kept"]].join(held, how="outer").astype(float)
-    orders = orders.fillna({"weight": 0.0, "kept": 0.0})
-    is_unchanged = (orders["weight"] - orders["held"]).abs() < SMALLEST_TRADE
-    in_order = ["buy", "sell", "adjust", "keep"]
-    actions = np.select(
-        [orders["weight"] == 0, orders["held"].isna(), (orders["kept"] == 1) | is_unchanged],
-        ["sell", "buy", "keep"],
-        default="adjust",
+    """Return the query `night_orders` by ACTIONS, those of each in the order of the ranking."""
+    orders = query(
+        night.conn,
+        "night_orders",
+        market=night.market,
+        target=night.target,
+        before=night.before.target if night.before else None,
+        smallest=SMALLEST_TRADE,
     )
-    return (
-        orders.assign(
-            action=pd.Categorical(actions, in_order),
-            place=ranking.set_index("symbol")["place"].reindex(orders.index).astype(float),
-        )
-        .rename_axis("symbol")
-        .reset_index()
-        .sort_values(["action", "place", "weight", "symbol"], ascending=[True, True, False, True])
-        .astype({"action": str})
-    )
+    return orders.assign(
+        step=orders["action"].map(ACTIONS.index),
+        place=orders["symbol"].map(ranking.set_index("symbol")["place"]),
+    ).sort_values(["step", "place", "weight", "symbol"], ascending=[True, True, False, True])
 
 
 def changes(night: NightFacts, ranking: pd.DataFrame, last: date | None = None) -> list[str]:
@@ -229,10 +216,12 @@ def changes(night: NightFacts, ranking: pd.DataFrame, last: date | None = None) 
     if night.new_drift:
         sentences.append(drift_words(night.new_drift))
     as_of = where.between(night.as_of, last)
-    alerts = read(night.conn, "alert_log", market=night.market, as_of=as_of, order="as_of, kind")
+    alerts = read_rows(
+        night.conn, "alert_log", market=night.market, as_of=as_of, order="as_of, kind"
+    )
     sentences += [
         f"{alert['kind'].replace('_', ' ')}: {alert['message']}"
-        for alert in records(alerts)
+        for alert in alerts
         if alert["kind"] not in SHOWN_ELSEWHERE
     ]
     run_id = night.row["run_id"]
@@ -254,13 +243,16 @@ def skill_of(night: NightFacts) -> Skill | None:
     """Return the skill of the predictor that ranks the stocks; None without a ranking."""
     if night.ranking.empty:
         return None
-    ranker = str(night.ranking["predictor"].iloc[0])
-    scores = night.rank_scores.sort_values("rank_ic")
-    rules = records(scores[scores["is_rule"] == 1].dropna(subset="rank_ic"))
-    score = since = None
-    for score in records(scores[scores["predictor"] == ranker]):
-        since = rankings.lasting_skill(night.conn, night.market, score["leg"], ranker, night.target)
-    return Skill(ranker, score, rules[-1] if rules else None, since)
+    ranker, leg = night.ranking[["predictor", "leg"]].iloc[0]
+    scores = [row for row in night.rank_scores if row["leg"] == leg]
+    rules = [row for row in scores if row["is_rule"] and row["rank_ic"] is not None]
+    score = next((row for row in scores if row["predictor"] == ranker), None)
+    return Skill(
+        ranker=ranker,
+        score=score,
+        rule=max(rules, key=itemgetter("rank_ic"), default=None),
+        since=rankings.lasting_skill(night.conn, night.market, leg, ranker, night.target),
+    )
 
 
 def after_costs(conn: Connection, market: str, paper: pd.DataFrame) -> Gain | None:
@@ -269,8 +261,8 @@ def after_costs(conn: Connection, market: str, paper: pd.DataFrame) -> Gain | No
     The last year of the paper account, from MINIMUM_DAYS sessions on; else the newest walk of
     rankings; else the newest backtest's best Sharpe ratio traded at the next open.
     """
-    net = paper.pivot(index="session", columns="portfolio", values="net").astype(float)
-    if len(net) >= MINIMUM_DAYS:
+    if paper["session"].nunique() >= MINIMUM_DAYS:
+        net = paper.pivot(index="session", columns="portfolio", values="net").astype(float)
         try:
             year = sessions_a_year(read_market(market).calendar)
         except UsageError:  # no file defines the market any more
@@ -292,10 +284,11 @@ def after_costs(conn: Connection, market: str, paper: pd.DataFrame) -> Gain | No
     finished = read_value(
         conn, "backtest", "id", market=market, finished_at=stored, order="-finished_at"
     )
-    portfolios = read(
+    portfolios = read_rows(
         conn, "backtest_summary", backtest_id=finished, sharpe=stored, order="-sharpe, -portfolio"
     )
-    for best in records(portfolios[portfolios["portfolio"].str.endswith(TRADABLE)].head(1)):
+    traded = (row for row in portfolios if row["portfolio"].endswith(TRADABLE))
+    for best in islice(traded, 1):
         source = f"backtest to {day(best['last'])}, its best portfolio in hindsight"
         return _gain_of_study(best, "the index", source, f"/backtest/{best['backtest_id']}")
     return None
@@ -303,9 +296,8 @@ def after_costs(conn: Connection, market: str, paper: pd.DataFrame) -> Gain | No
 
 def _gain_of_study(row: Row, beside: str, source: str, link: str) -> Gain:
     """Return the gain in Sharpe ratio of a stored study, its column `index_gain`."""
-    verdict = told_apart(row["index_gain_low"], row["index_gain_high"])
-    ends = interval(row, "index_gain")
-    return Gain(verdict, beside, f"Sharpe ratio {row['index_gain']:+.2f} {ends}", source, link)
+    figures = f"Sharpe ratio {row['index_gain']:+.2f} {interval(row, 'index_gain')}"
+    return Gain(apart(row, "index_gain"), beside, figures, source, link)
 
 
 def skill_line(night: NightFacts, leg: str, predictor: str) -> Chart | None:
@@ -336,15 +328,10 @@ def skill_line(night: NightFacts, leg: str, predictor: str) -> Chart | None:
 def caveats(conn: Connection, market: str) -> str:
     """Say that nights were too late to trade, and that prices are simulated, if so."""
     source = read_value(conn, "night_log", "source", market=market, order="-as_of")
-    return f"{hindsight(conn, market)} {of_source(source)}".strip()
+    return f"{said('hindsight', *hindsight(conn, market))} {of_source(source)}".strip()
 
 
-def hindsight(conn: Connection, market: str, last: date = date.max) -> str:
-    """Say how many nights up to `last` were run too late to trade; empty where none was."""
+def hindsight(conn: Connection, market: str, last: date = date.max) -> tuple[int, int]:
+    """Return the number of complete nights up to `last`, and of those run too late to trade."""
     complete, late = query(conn, "hindsight", market=market, last=last).iloc[0]
-    if not late:
-        return ""
-    return (
-        f"{count(late)} of {count(complete)} nights were run after the session that they predict: "
-        "no figure of them is a live record."
-    )
+    return int(complete), int(late)

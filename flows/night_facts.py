@@ -9,11 +9,11 @@ import pandas as pd
 from sqlalchemy import Connection
 
 from db import where
-from db.read import query, read, read_row
+from db.read import query, read, read_row, read_rows
 from db.rows import nights, rankings
 from db.rows.calibration import night_counts
 from db.rows.scores import running_scores
-from dtml.pages.figures import Row, records
+from dtml.pages.figures import Row
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,7 @@ class NightFacts:
     @cached_property
     def drift(self) -> list[Row]:
         """Return the measures of the night's drift."""
-        return records(
-            read(self.conn, "drift", market=self.market, as_of=self.as_of, order="measure")
-        )
+        return read_rows(self.conn, "drift", market=self.market, as_of=self.as_of, order="measure")
 
     @property
     def new_drift(self) -> list[Row]:
@@ -83,9 +81,9 @@ class NightFacts:
         return rankings.night_ranking(self.conn, self.market, self.target)
 
     @cached_property
-    def rank_scores(self) -> pd.DataFrame:
+    def rank_scores(self) -> list[Row]:
         """Return the running scores of rankings; see `rankings.last_rank_scores`."""
-        return rankings.last_rank_scores(self.conn, self.market, self.scored_until)
+        return rankings.last_rank_rows(self.conn, self.market, self.scored_until)
 
     @cached_property
     def scores(self) -> pd.DataFrame:

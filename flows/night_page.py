@@ -1,6 +1,7 @@
 """The page of a night, which the dashboard shows and a night writes to a file, from the store."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import date
 from typing import Any
 
@@ -13,6 +14,7 @@ from db.rows import prices, runs
 from db.rows.calibration import night_counts
 from db.rows.nights import COMPLETE
 from dtml.attention import Attention
+from dtml.errors import DtmlError
 from dtml.evaluation.breakdowns import rolling_scores
 from dtml.evaluation.calibration import Calibration, coverage
 from dtml.evaluation.drift import drift_words
@@ -22,7 +24,7 @@ from dtml.pages.figures import Row, records
 from dtml.pages.night import ends, night_report, ranking_words
 from dtml.pages.second_source import comparison_words, differences
 from dtml.pages.survivorship import survivorship_words
-from dtml.prices.sessions import sessions_up_to
+from dtml.prices.sessions import session_open, sessions_up_to
 from flows.freezing import link_of_night
 from flows.morning import hindsight, morning
 from flows.night_facts import NightFacts, stored_counts
@@ -62,6 +64,9 @@ def night_page(
     warnings = read(conn, "price_warning", market=market.name, order="symbol, reason")
     ranking, champion = facts.ranking, facts.champion
     words = None if ranking.empty else ranking_words(ranking, facts.rank_scores, champion)
+    opens_at = None
+    with suppress(DtmlError):  # the calendar may end
+        opens_at = session_open(market.calendar, facts.target)
     return night_report(
         night=night,
         level=level,
@@ -77,6 +82,7 @@ def night_page(
             "title": market.title,
             "morning": None if ranking.empty else morning(conn, market.name, facts, as_of),
             "hindsight": hindsight(conn, market.name, as_of),
+            "opens_at": opens_at,
             "ranking": ends(ranking),
             "ranking_words": words,
             "drift": drift_words(facts.drift),

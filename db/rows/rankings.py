@@ -8,12 +8,11 @@ import pandas as pd
 from sqlalchemy import Connection
 
 from db import where
-from db.read import query, read, read_row, read_value
+from db.read import query, read, read_row, read_rows, read_value
 from db.save import save
 
 # Columns of a night's ranking as it is shown.
-NAMES = ("place", "symbol", "name", "sector")
-SHOWN = (*NAMES, "score", "probability", "predictor", "leg", "realised_return")
+SHOWN = "place, symbol, name, sector, score, probability, predictor, leg, realised_return"
 
 
 def save_ranking(
@@ -37,24 +36,19 @@ def save_ranking(
     )
 
 
-def night_ranking(conn: Connection, market: str, target: date) -> pd.DataFrame:
+def night_ranking(
+    conn: Connection, market: str, target: date, columns: str = SHOWN
+) -> pd.DataFrame:
     """Return the newest chosen ranking of a session, the best stock first; no row where not ranked.
 
-    Columns: place, symbol, name, sector, score, probability, predictor, leg, realised_return.
+    `columns` are some of those of the view ranking_history, `place` among them.
     """
+    shown = _shown(conn, market, target)
     ranking = read(
-        conn,
-        "ranking_history",
-        columns=f"{', '.join(SHOWN)}, made_at",
-        market=market,
-        target=target,
-        chosen=1,
-        order="place",
-        **_shown(conn, market, target),
+        conn, "ranking_history", columns=columns, market=market, target=target, chosen=1, **shown
     )
-    # The session may have been ranked more than once.
-    newest: pd.DataFrame = ranking[ranking["made_at"] == ranking["made_at"].max()]
-    return newest.drop(columns="made_at").reset_index(drop=True)
+    # In SQL, the order would keep SQLite from using the index of the ranker.
+    return ranking.sort_values("place", ignore_index=True)
 
 
 def champion(conn: Connection, market: str, target: date | None = None) -> dict[str, Any] | None:
@@ -64,11 +58,11 @@ def champion(conn: Connection, market: str, target: date | None = None) -> dict[
 
 
 def _shown(conn: Connection, market: str, target: date) -> dict[str, Any]:
-    """Return the ranker_id and the predictor whose newest ranking of a session is shown."""
+    """Return the ranker_id, the predictor and the moment of the ranking of a session shown."""
     best = read_row(
         conn,
         "ranking_history",
-        columns="ranker_id, predictor",
+        columns="ranker_id, predictor, made_at",
         market=market,
         target=target,
         chosen=1,
@@ -117,19 +111,26 @@ def ranker_of_night(conn: Connection, market: str, target: date, made_by: dateti
 
 
 def last_rank_scores(conn: Connection, market: str, last: date = date.max) -> pd.DataFrame:
-    """Return the last running scores up to `last`: rank_score_log, a row a predictor and return."""
+    """Return the running scores of a market's rankings at the last scored session up to `last`.
+
+    They are rows of the view rank_score_log, one for each predictor and return that is scored.
+    There may be none.
+    """
+    return read(conn, "rank_score_log", **_last_scored(conn, market, last))
+
+
+def last_rank_rows(conn: Connection, market: str, last: date) -> list[dict[str, Any]]:
+    """Return the rows of `last_rank_scores` without a frame."""
+    return read_rows(conn, "rank_score_log", **_last_scored(conn, market, last))
+
+
+def _last_scored(conn: Connection, market: str, last: date) -> dict[str, Any]:
+    of_market: dict[str, Any] = {"market": market, "span": "running"}
+    until = where.until(last)
     newest = read_value(
-        conn,
-        "rank_score_log",
-        "target",
-        market=market,
-        span="running",
-        target=where.until(last),
-        order="-target",
+        conn, "rank_score_log", "target", target=until, order="-target", **of_market
     )
-    return read(
-        conn, "rank_score_log", market=market, span="running", target=newest, order="predictor"
-    )
+    return {**of_market, "target": newest, "order": "predictor"}
 
 
 def lasting_skill(

@@ -24,10 +24,11 @@ from dtml.evaluation.ranking import (
     rank_ics,
     score_groups,
 )
-from dtml.markets.definition import YEAR, Costs
+from dtml.markets.definition import YEAR, Costs, Leg
 
 POINTS = 30  # of the band around a cumulative rank IC, at most
 HORIZONS = (1, 2, 3, 5, 10, 20)  # ranked days between two rankings that are compared
+TRADED_LEG: Leg = "open_to_open"  # of the spread: a ranking made at a close cannot be traded at it
 RANK_IC = ["rank_ic", "rank_ic_low", "rank_ic_high"]
 OF_LEGS = ["leg", "days", *RANK_IC, "t"]
 OF_SECTORS = ["sector", "days", "n", *RANK_IC]

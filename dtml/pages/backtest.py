@@ -15,7 +15,7 @@ from dtml.backtest.performance import drawdown
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.evaluation.breakdowns import ROLLING_SESSIONS
 from dtml.evaluation.family import beside_strongest_rule
-from dtml.evaluation.metrics import MINIMUM_DAYS, told_apart
+from dtml.evaluation.metrics import MINIMUM_DAYS
 from dtml.pages.charts import (
     Chart,
     Panel,
@@ -24,7 +24,7 @@ from dtml.pages.charts import (
     months_map,
     over_sessions,
 )
-from dtml.pages.figures import PROTOCOL_WORDS, Row, Table, day, kind_of, named, records
+from dtml.pages.figures import PROTOCOL_WORDS, Page, Row, Table, day, kind_of, named, records
 from dtml.pages.rendering import markdown, page, said
 from dtml.pages.survivorship import of_study
 
@@ -89,58 +89,44 @@ def stock_rows(scores: pd.DataFrame) -> Row:
     }
 
 
-FIGURES = (
-    *("portfolio", "gross", "costs", "borrow", "end"),
-    *("sortino", "calmar", "value_at_risk", "expected_shortfall", "beta"),
-)
-
-
-def track_figures(tracks: pd.DataFrame, year: int) -> pd.DataFrame:
-    """Return a row for each portfolio with its FIGURES.
+def portfolio_rows(performances: pd.DataFrame, tracks: pd.DataFrame, year: int) -> list[Row]:
+    """Return the portfolios in order, with further figures of their tracks.
 
     `gross` is the geometric return of a year before costs. `costs` (of trades) and `borrow` (of
     borrowing) are the mean costs of a session times the sessions of a year. `end` is the final
-    value of an initial 1 after costs. The others are those of `ratios`.
+    value of an initial 1 after costs.
+
+    With MINIMUM_DAYS sessions, `sortino` is the mean return over the downside deviation, scaled to
+    a year, `calmar` the return of a year over the deepest drawdown, `value_at_risk` the return that
+    one session in twenty falls below, `expected_shortfall` the mean of the returns that are not
+    above it, and `beta` the slope on the index's return; NaN where a denominator is 0.
     """
-    index = tracks[tracks["portfolio"] == INDEX].set_index("session")["net"]
-    rows = [
+    net = tracks.pivot(index="session", columns="portfolio", values="net")
+    days = net.count()
+    of_portfolio = tracks.assign(growth=1 + tracks["gross"]).groupby("portfolio")
+    sums = pd.DataFrame(
         {
-            "portfolio": portfolio,
-            "gross": np.prod(1 + rows["gross"]) ** (year / len(rows)) - 1,
-            "costs": year * rows["cost"].mean(),
-            "borrow": year * rows["borrow"].mean(),
-            "end": np.prod(1 + rows["net"]),
-            **ratios(rows.set_index("session")["net"], index, year),
+            "gross": of_portfolio["growth"].prod() ** (year / days) - 1,
+            "costs": year * of_portfolio["cost"].mean(),
+            "borrow": year * of_portfolio["borrow"].mean(),
+            "end": (1 + net).prod(),
         }
-        for portfolio, rows in tracks.groupby("portfolio")
-    ]
-    return pd.DataFrame(rows, columns=list(FIGURES))
-
-
-def ratios(net: "pd.Series[float]", index: "pd.Series[float]", year: int) -> dict[str, float]:
-    """Return `sortino`, `calmar`, `value_at_risk`, `expected_shortfall` and `beta` of a portfolio.
-
-    Sortino is the mean return over the downside deviation, scaled to a year; Calmar is the return
-    of a year over the deepest drawdown. The value at risk is the return that one session in twenty
-    falls below, the shortfall the mean of the returns that are not above it; `beta` is the slope on
-    the `index`'s return over the sessions of both. There are none with fewer than `MINIMUM_DAYS`
-    sessions, and each whose denominator is 0 is NaN.
-    """
-    if len(net) < MINIMUM_DAYS:
-        return {}
-    value_at_risk = float(net.quantile(0.05))
-    downside = float(np.sqrt((net.clip(upper=0) ** 2).mean()))
-    deepest = float(drawdown(net.to_numpy()).min())
-    annual = float(np.prod(1 + net) ** (year / len(net)) - 1)
-    both = pd.concat([net, index], axis=1, join="inner").to_numpy(dtype=float)  # [sessions 2]
-    variance = both[:, 1].var() if len(both) else 0.0
-    return {
-        "sortino": float(net.mean()) / downside * year**0.5 if downside else np.nan,
-        "calmar": annual / -deepest if deepest else np.nan,
-        "value_at_risk": value_at_risk,
-        "expected_shortfall": float(net[net <= value_at_risk].mean()),
-        "beta": float(np.cov(both.T, ddof=0)[0, 1] / variance) if variance else np.nan,
-    }
+    )
+    index = net.reindex(columns=[INDEX])[INDEX]  # NaN without one
+    variance = net.notna().apply(lambda is_held: index[is_held].var())
+    downside = np.sqrt((net.clip(upper=0) ** 2).mean())
+    value_at_risk = net.quantile(0.05)
+    ratios = pd.DataFrame(
+        {
+            "sortino": net.mean() / downside.replace(0, np.nan) * year**0.5,
+            "value_at_risk": value_at_risk,
+            "expected_shortfall": net[net <= value_at_risk].mean(),
+            "beta": net.apply(index.cov) / variance.replace(0, np.nan),
+        }
+    )
+    found = performances.set_index("portfolio").join(sums).join(ratios[days >= MINIMUM_DAYS])
+    calmar = found["annual_return"] / -found["max_drawdown"].replace(0, np.nan)
+    return ordered(found.assign(calmar=calmar.where(days >= MINIMUM_DAYS)).reset_index())
 
 
 def drawdowns(line: "pd.Series[float]") -> list[Row]:
@@ -259,52 +245,43 @@ def month_returns(line: "pd.Series[float]") -> "pd.Series[float]":
 
 def verdict(backtest: Row, scores: pd.DataFrame, performances: pd.DataFrame) -> str:
     """Say what the backtest shows about portfolios, directions and ranking, a sentence for each."""
-    sentences = verdicts(backtest["market"], scores, performances)
-    return " ".join([*sentences, "Nothing here promises profit."])
+    return said("backtest_verdict", backtest["market"], findings(scores, performances))
 
 
-def verdicts(market: str, scores: pd.DataFrame, performances: pd.DataFrame) -> list[str]:
-    """Say what a backtest of a market shows: a sentence on portfolios, on directions, on ranking.
+def findings(scores: pd.DataFrame, performances: pd.DataFrame) -> Page:
+    """Return what a backtest shows.
 
-    The first says for which tradable portfolios the interval of the net Sharpe ratio is above 0,
-    whether these beat the index, if there is one, and what share of portfolios chance alone puts
-    above 0; if there are none, it compares the portfolio of the highest Sharpe ratio with the
-    index. The last compares the ranking by the probabilities with that of the rule that the losers
-    of the day will rise; it is missing without a rank IC.
+    `traded` are the tradable portfolios, that of the highest Sharpe ratio first, `above` those of
+    them whose interval of the net Sharpe ratio is above 0, and `index` is the index's row. `dtml`
+    and `rule` are those of `beside_rules`.
     """
-    index = next((row for row in records(performances) if row["portfolio"] == INDEX), None)
-    traded = [_compared(row, "index_gain") for row in by_sharpe(performances)]
-    above = [row for row in traded if row["sharpe_low"] > 0]
-    ranks = [
-        said("order_of_probabilities", _compared(row, "rank_gain"))
-        for row in sliced(scores, "all")
-        if row["predictor"] == MODEL and not pd.isna(row["rank_ic"])
-    ]
-    return [
-        said("portfolios", traded, above, index),
-        directions_verdict(market, scores),
-        *ranks,
-    ]
+    traded = by_sharpe(performances)
+    return {
+        "traded": traded,
+        "above": [row for row in traded if row["sharpe_low"] > 0],
+        "index": next((row for row in records(performances) if row["portfolio"] == INDEX), None),
+        **beside_rules(scores),
+    }
 
 
-def _compared(row: Row, gain: str) -> Row:
-    """Return a row with the `verb` that compares by a paired difference; None without interval."""
-    return {**row, "verb": told_apart(row[f"{gain}_low"], row[f"{gain}_high"])}
+def beside_rules(scores: pd.DataFrame) -> Page:
+    """Return the scores of DTML over all stock-days, and those of the naive `rule` of highest MCC.
 
-
-def directions_verdict(market: str, scores: pd.DataFrame) -> str:
-    """Say whether DTML beats the strongest naive rule, on all stock-days, by MCC.
-
-    Without scores of the model, or of a rule on as many days, the sentence says so.
+    Each is None where it was not scored, and the rule where none has as many days as the model:
+    others have too short a history to be compared with it.
     """
     rows = sliced(scores, "all")
     model = rows[0] if rows and rows[0]["predictor"] == MODEL else None  # it comes first
-    # Rules of fewer days than the model have too short a history to be compared with it.
     rules = [row for row in rows[1:] if model and row["days"] == model["days"]]
     best = None
     if rules:
         best = beside_strongest_rule(pd.DataFrame(rules), "model_gain", "predictor")
-    return said("directions", market, model, best)
+    return {"dtml": model, "rule": best}
+
+
+def directions_verdict(market: str, scores: pd.DataFrame) -> str:
+    """Say whether DTML beats the strongest naive rule, on all stock-days, by MCC."""
+    return said("directions", market, **beside_rules(scores))
 
 
 def readme_lines(backtest: Row, scores: pd.DataFrame, performances: pd.DataFrame) -> str:
@@ -353,14 +330,15 @@ def backtest_page(
     return page(
         "backtest.html",
         *(sliced, fold_rows, stock_rows, extremes, drawdowns, month_returns, rolling_chart),
-        *(lead, of_study, calibration, histogram, months_map),
+        *(of_study, calibration, histogram, months_map),
         served=served,
         live=True,
         backtest=backtest,
         folds=folds,
         scores=scores,
         performances=performances,
-        verdicts=verdicts(backtest["market"], scores, performances),
+        found=findings(scores, performances),
+        earned=earned(performances, best),
         year=year,
         rolled=ROLLING_SESSIONS,
         paper=PAPER_SUFFIX[1:-1],
@@ -375,22 +353,20 @@ def backtest_page(
             of_years.rename_axis("year").reset_index(),
             {"year": "year"} | {named(name): f"{name}:percent" for name in net},
         ),
-        portfolios=ordered(performances.merge(track_figures(tracks, year), "left", "portfolio")),
+        portfolios=portfolio_rows(performances, tracks, year),
     )
 
 
-def lead(performances: pd.DataFrame, best: str | None) -> tuple[str, str]:
-    """Say what the best tradable portfolio earned beside the market, and which it is.
+def earned(performances: pd.DataFrame, best: str | None) -> str:
+    """Say what the best tradable portfolio, of this name, earned a year beside the market.
 
-    `best` is the name of that portfolio. Both sentences are empty where it is None or has no return
-    of a year.
+    Empty where there is none, or where it has no return of a year.
     """
     rows = {row["portfolio"]: row for row in records(performances)}
     own = rows.get(best or "")
     if own is None or pd.isna(own["annual_return"]):
-        return "", ""
-    market = (rows.get(name) for name in (EQUAL_WEIGHT, INDEX))
-    return said("earned", own, *market), said("by_portfolio", own)
+        return ""
+    return said("earned", own, *(rows.get(name) for name in (EQUAL_WEIGHT, INDEX)))
 
 
 def by_sharpe(performances: pd.DataFrame) -> list[Row]:
@@ -402,10 +378,9 @@ def by_sharpe(performances: pd.DataFrame) -> list[Row]:
 def predictor_charts(scores: pd.DataFrame, *columns: str) -> Chart | None:
     """Return a chart with a panel for each of `columns`; None if fewer than two days have values.
 
-    `columns` are keys of `BASELINES`, which may begin with "running_". `scores` has `session,
-    predictor` and, for each column, COLUMN, COLUMN_low, COLUMN_high. Lines are predictors, the
-    model with a band. The rules are hidden until a reader switches them on, except the one that
-    predicts the same for every session.
+    `columns` are keys of `BASELINES`. `scores` has `session, predictor` and, for each column,
+    COLUMN, COLUMN_low, COLUMN_high. Lines are predictors, the model with a band. The rules are
+    hidden until a reader switches them on, except the one that predicts the same for every session.
     """
     if scores.empty:
         return None
@@ -419,13 +394,12 @@ def predictor_charts(scores: pd.DataFrame, *columns: str) -> Chart | None:
         if MODEL in of_predictors:
             ends = of_predictors[MODEL][[f"{column}_low", f"{column}_high"]]
             bands[MODEL] = ends.set_axis(["low", "high"], axis=1).astype(float)
-        figure_name = column.removeprefix("running_")
         panels.append(
             Panel(
-                figure_name.replace("_", " ") if "_" in figure_name else figure_name.upper(),
+                column.replace("_", " ") if "_" in column else column.upper(),
                 {name: of_predictors[name][column].astype(float) for name in names},
                 form="percent" if kind_of(column) == "percent" else "ratio",
-                base=BASELINES[figure_name],
+                base=BASELINES[column],
                 bands=bands,
             )
         )

@@ -11,10 +11,9 @@ import pandas as pd
 
 from dtml.baselines.naive_rules import MODEL, best_at
 from dtml.evaluation.family import compared
-from dtml.evaluation.metrics import told_apart
 from dtml.pages.charts import Chart, calibration, colour
 from dtml.pages.figures import MARKS, PROTOCOL_WORDS, Row, Table, ci, fmt, named, records
-from dtml.pages.rendering import markdown, page, said
+from dtml.pages.rendering import apart, markdown, page, said
 from dtml.pages.survivorship import of_study
 
 SEEDS = "{0}_mean±{0}_sd"
@@ -52,7 +51,7 @@ def score_rows(scores: pd.DataFrame) -> dict[str, list[Row]]:
                 row
                 | best
                 | {
-                    "verb": significant or told_apart(row["acc_gain_low"], row["acc_gain_high"]),
+                    "verb": significant or apart(row, "acc_gain"),
                     "mark": MARKS.get(significant or "", ""),
                     "name": f"{name} (strongest rule)" if is_strongest else name,
                 }

@@ -115,6 +115,8 @@ COLOURS = {
     **{name: f"var(--s{number})" for name, number in PLACES.items()},
     "rise": "var(--rise)",
     "fall": "var(--fall)",
+    "rise, wrong": "var(--faint)",
+    "fall, wrong": "var(--faint)",
     "index": "var(--ink)",
     "close": "var(--ink)",
     "equal weight": "var(--faint)",
@@ -126,10 +128,8 @@ COLOURS = {
 def colour(name: str) -> str:
     """Return the colour of a model, a rule or a form of portfolio: the same one on every page."""
     form = name.partition(",")[0]
-    if form in COLOURS:
-        return COLOURS[form]
     number = crc32(form.encode()) % PALETTE
-    return f"var(--s{number})"
+    return COLOURS.get(name) or COLOURS.get(form, f"var(--s{number})")
 
 
 WIDTH = 400  # of a chart over sessions, in pixels

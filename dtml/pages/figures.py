@@ -93,6 +93,7 @@ LEG_WORDS = {
     "twenty_days": "from the next open to the open twenty sessions on",
 }
 MARKS = {"beats": " ▲", "is beaten by": " ▼"}  # of what is significant among all pairs
+VERDICTS = {"beats": "Proven", "is beaten by": "No", None: "Too early"}
 NO_INTERVAL = "cannot be compared (there is no interval) with"  # where no verb compares
 RELATIVE = "_relative"  # ends the name of a ranker that learns relative returns
 
@@ -100,11 +101,8 @@ RELATIVE = "_relative"  # ends the name of a ranker that learns relative returns
 def kind_of(column: str) -> str:
     """Return the kind of a column, which `column:kind` names; else its name alone decides."""
     names, _, kind = column.partition(":")
-    name = names.partition("±")[0]
-    for prefix in ("running_", "rolling_", "published_"):
-        name = name.removeprefix(prefix)
-    for suffix in ("_rule", "_mean"):
-        name = name.removesuffix(suffix)
+    name = names.partition("±")[0].removeprefix("published_")
+    name = name.removesuffix("_rule").removesuffix("_mean")
     return kind or KINDS.get(name, "coefficient")
 
 
@@ -173,6 +171,11 @@ def named(name: Any) -> str:
 def quoted(name: Any) -> str:
     """Return the name of a rule for a sentence: in words, between quotation marks."""
     return f'"{named(name)}"'
+
+
+def proven(verb: str | None) -> str:
+    """Return in a word what the verb of `told_apart` says: "Not proven" for all other verbs."""
+    return VERDICTS.get(verb, "Not proven")
 
 
 def _day(value: Any) -> str:
@@ -258,7 +261,7 @@ FILTERS: Mapping[str, Callable[..., str]] = {
     **{kind: partial(fmt, kind=kind) for kind in (*NUMBERS, *OTHERS)},
     **{
         function.__name__: function
-        for function in (ci, interval, side, figure, counted, number, of_source)
+        for function in (ci, interval, side, figure, counted, number, of_source, proven)
     },
 }
 

@@ -3,7 +3,7 @@
 It runs no scripts and makes no requests.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ UNFOLDED = 60  # the most stocks without a direction whose table is not collapse
 NO_SECTOR = "no sector"
 
 
-def ranking_words(ranking: pd.DataFrame, scores: pd.DataFrame, champion: Row | None = None) -> str:
+def ranking_words(ranking: pd.DataFrame, scores: Sequence[Row], champion: Row | None = None) -> str:
     """Say which ranker ranked a night's stocks, and how good its rankings have been.
 
     Its rankings are compared with those of the rule that has been the best so far. `ranking` has
@@ -39,14 +39,19 @@ def ranking_words(ranking: pd.DataFrame, scores: pd.DataFrame, champion: Row | N
     leg, only those of the ranking's leg count. `champion` is the row of table `champion` that holds
     on this night; if it is of this ranker, its promotion is told too.
     """
-    shown = records(ranking)[0]
-    of_leg = records(scores[scores["leg"] == shown["leg"]].sort_values("rank_ic", ascending=False))
+    shown = ranking.iloc[0]
+    of_leg = [row for row in scores if row["leg"] == shown["leg"]]
     own = [row for row in of_leg if row["predictor"] == shown["predictor"] and row["days"]]
-    rules = [row for row in of_leg if row["is_rule"]]
+    rules = by_rank_ic(row for row in of_leg if row["is_rule"])
     is_champion = champion and champion["predictor"] == shown["predictor"]
     return said(
         "ranking_words", len(ranking), shown, champion if is_champion else None, of_leg, own, rules
     )
+
+
+def by_rank_ic(scores: Iterable[Row]) -> list[Row]:
+    """Return scores of rankings by their rank IC, the best first, missing ones last."""
+    return sorted(scores, key=lambda row: (row["rank_ic"] is None, -(row["rank_ic"] or 0)))
 
 
 def promotion_words(champion: Row) -> str:

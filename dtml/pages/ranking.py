@@ -16,7 +16,7 @@ from dtml.evaluation.metrics import Estimate, told_apart
 from dtml.evaluation.tear_sheet import Answers, TearSheet, answers
 from dtml.markets.definition import BASIS_POINT
 from dtml.pages.charts import Chart, Form, Panel, histogram, months_map, over_sessions
-from dtml.pages.figures import MARKS, Page, Row, Table, ci, fmt, named, records
+from dtml.pages.figures import MARKS, Page, Row, Table, ci, fmt, named, proven, records
 from dtml.pages.rendering import markdown, page, said
 from dtml.pages.survivorship import of_study
 
@@ -51,7 +51,6 @@ PUBLISHED = {
 AXES = {"group": "score group", "horizon": "days apart", "leg": "holding period"}
 OUTER = {1: "1, worst", 10: "10, best"}  # groups
 BARS = 31  # of a histogram
-YES, NO, UNCLEAR, TOO_EARLY = "Proven", "No", "Not proven", "Too early"
 # Columns of the daily tables that others give: sums so far, and gross less net.
 DERIVED = ["total", "gross_total", "net_total", "cost"]
 
@@ -177,38 +176,33 @@ def answer_words(found: Answers, strongest: Row | None = None) -> dict[str, str]
     - an order: the rank IC is above 0;
     - steady: it is in both halves, No where the rank IC of one is not above 0, whatever its
       interval;
-    - tradable: the best tenth earns more than the worst after costs, `UNCLEAR` where these are
+    - tradable: the best tenth earns more than the worst after costs, not proven where these are
       unknown;
     - beats rules (with a strongest rule): the rank IC is above that of each rule.
 
     It is too early where there is no interval.
     """
-    halves = [_verdict(half) for half in found.halves]
-    steady = UNCLEAR
-    if not halves or TOO_EARLY in halves:
-        steady = TOO_EARLY
-    elif halves == [YES, YES]:
-        steady = YES
+    halves = {_verdict(half) for half in found.halves} or {None}
+    steady: str | None = "differs"
+    if None in halves:
+        steady = None
+    elif halves == {"beats"}:
+        steady = "beats"
     elif not all(half.value > 0 for half in found.halves):
-        steady = NO
+        steady = "is beaten by"
     costs_unknown = pd.isna(found.net.value) and not pd.isna(found.gross.value)
-    words = {
+    verbs = {
         "Skill": _verdict(found.rank_ic),
         "Steady": steady,
-        "Spread after costs": UNCLEAR if costs_unknown else _verdict(found.net),
+        "Spread after costs": "differs" if costs_unknown else _verdict(found.net),
     }
     if strongest is not None:
-        of_verb = {"beats": YES, "is beaten by": NO, None: TOO_EARLY}
-        words["Beats the rules"] = of_verb.get(strongest["verb"], UNCLEAR)
-    return words
+        verbs["Beats the rules"] = strongest["verb"]
+    return {question: proven(verb) for question, verb in verbs.items()}
 
 
-def _verdict(estimate: Estimate) -> str:
-    if pd.isna(estimate.low):
-        return TOO_EARLY
-    if estimate.low > 0:
-        return YES
-    return NO if estimate.high < 0 else UNCLEAR
+def _verdict(estimate: Estimate) -> str | None:
+    return told_apart(estimate.low, estimate.high)
 
 
 @dataclass(frozen=True)
@@ -257,8 +251,7 @@ def verdict(ranking: Ranking) -> str:
     chosen = rows.get(VERSIONS[-1])
     if chosen is None:
         return words
-    verb = told_apart(chosen["index_gain_low"], chosen["index_gain_high"])
-    return f"{words} {said('after_costs', chosen, rows[EQUAL], verb)}"
+    return f"{words} {said('after_costs', chosen, rows[EQUAL])}"
 
 
 def published_table(ranking: Ranking) -> Table | None:

@@ -12,9 +12,9 @@ import jinja2
 import pandas as pd
 
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES, STOCK_RULES
-from dtml.evaluation.metrics import MINIMUM_DAYS
+from dtml.evaluation.metrics import MINIMUM_DAYS, told_apart
 from dtml.pages.charts import PALETTE, TEMPLATES, script
-from dtml.pages.figures import FILTERS, NO_INTERVAL, PROTOCOL_WORDS
+from dtml.pages.figures import FILTERS, NO_INTERVAL, PROTOCOL_WORDS, Row
 
 
 def link(segments: Sequence[str], query: Mapping[str, object] | None = None) -> str:
@@ -22,6 +22,11 @@ def link(segments: Sequence[str], query: Mapping[str, object] | None = None) -> 
     path = "/" + "/".join(quote(segment, safe="") for segment in segments)
     parameters = {name: value for name, value in (query or {}).items() if value is not None}
     return f"{path}?{urlencode(parameters)}" if parameters else path
+
+
+def apart(row: Row, name: str) -> str | None:
+    """Return the verb of `told_apart` about a figure of a row and 0; None without an interval."""
+    return told_apart(row[f"{name}_low"], row[f"{name}_high"])
 
 
 def environment(folder: Path | None = None, *, autoescape: bool = True) -> jinja2.Environment:
@@ -38,7 +43,7 @@ def environment(folder: Path | None = None, *, autoescape: bool = True) -> jinja
         lstrip_blocks=True,
     )
     settings = partial(json.dumps, indent=2, ensure_ascii=False, default=str)
-    templates.filters |= {**FILTERS, "zip": zip, "settings": settings}
+    templates.filters |= {**FILTERS, "apart": apart, "zip": zip, "settings": settings}
     templates.tests["missing"] = lambda value: bool(pd.isna(value))
     templates.globals |= {
         "palette": PALETTE,

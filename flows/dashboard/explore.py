@@ -74,12 +74,16 @@ def rows_of(view: View, where: Mapping[str, object]) -> str:
     if missing:
         listed = ", ".join(sorted(types))
         raise UsageError(f"{view.name} has no column {missing[0]!r}: choose one of {listed}")
-    lines = [f"select {', '.join(types)}", f"from {view.name}"]
+    newest = NEWEST_FIRST.get(view.name)
+    names = list(types)
+    if newest:  # comes first, and JSON, which fills a page, last
+        names.sort(key=lambda name: (name != newest, types[name] == "json"))
+    lines = [f"select {', '.join(names)}", f"from {view.name}"]
     conditions = [f"{name} = {_literal(types[name], value)}" for name, value in where.items()]
     if conditions:
         lines.append(f"where {' and '.join(conditions)}")
-    if view.name in NEWEST_FIRST:
-        lines.append(f"order by {NEWEST_FIRST[view.name]} desc")
+    if newest:
+        lines.append(f"order by {newest} desc")
     return "\n".join(lines)
 
 

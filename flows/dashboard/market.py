@@ -6,17 +6,19 @@ rendered as "-".
 
 from collections.abc import Mapping
 from datetime import date, datetime
+from functools import partial
+from operator import itemgetter
 
 import pandas as pd
 from sqlalchemy import Connection
 
 from db import where
-from db.read import read, read_row
+from db.read import read, read_row, read_rows
 from db.rows import nights
 from dtml.baselines.naive_rules import MODEL
 from dtml.pages.charts import Chart, Panel, over_sessions
 from dtml.pages.figures import Page, records
-from dtml.pages.night import ranking_words
+from dtml.pages.night import by_rank_ic, ranking_words
 from flows.dashboard.markets import STOCKS, NotThereError, require_market
 from flows.dashboard.running import REFRESH_S, other_work, state_of_night
 from flows.markets.files import market_of_store
@@ -26,7 +28,7 @@ from flows.service.timeliness import Timeliness
 
 NIGHTS = 30  # in the table of a market, at most
 STUDIES = 10  # of each kind, in the lists of a market, at most
-NOTHING: Page = {"ranking": [], "account": None, "counts": {}}  # of no complete night
+NOTHING: Page = {"morning": None, "ranking": [], "account": None, "counts": {}}
 
 
 def market_page(
@@ -55,7 +57,7 @@ def market_page(
         "works": [work for work in other_work(conn, now) if work.market == market],
     }
     if night is None:
-        models = read(
+        models = read_rows(
             conn,
             "run_log",
             columns="run_id, kind, model, train_last",
@@ -63,7 +65,7 @@ def market_page(
             order="-created_at, run_id",
             limit=NIGHTS,
         )
-        return {**page, "models": records(models)}
+        return {**page, "models": models}
     before, after = nights.neighbours(conn, market, night.as_of)
     shown = night if night.row["status"] in nights.COMPLETE else night.before
     newest_nights = read(
@@ -85,15 +87,7 @@ def market_page(
         order="-target",
         limit=NIGHTS,
     )
-    finished = read(
-        conn,
-        "backtest",
-        market=market,
-        finished_at=where.stored,
-        order="-finished_at",
-        limit=STUDIES,
-    )
-    walks = read(conn, "ranking_summary", market=market, order="-read_at", limit=STUDIES)
+    studies = partial(read_rows, conn, market=market, limit=STUDIES)
     # After the newest night there may be alerts about a night that never began.
     last_alerts = night.as_of if after else None
     return {
@@ -105,8 +99,8 @@ def market_page(
         **(_ranking_and_directions(shown, last_alerts) if shown else NOTHING),
         "has_report": shown and market_of_store(conn.engine, market) is not None,
         "nights": records(newest_nights.merge(scores, on="target", how="left")),
-        "backtests": records(finished),
-        "walks": records(walks),
+        "backtests": studies("backtest", finished_at=where.stored, order="-finished_at"),
+        "walks": studies("ranking_summary", order="-read_at"),
         "run": read_row(conn, "run_log", run_id=night.row["run_id"]),
     }
 
@@ -129,14 +123,10 @@ def _ranking_and_directions(night: NightFacts, last_alerts: date | None) -> Page
     )
     directions = predictions.set_index("symbol")["decision"].to_dict()
     weights = {order["symbol"]: order["weight"] for order in found.orders if order["weight"]}
-    ranking = [
-        {
-            **row,
-            "direction": directions.get(row["symbol"]),
-            "weight": weights.get(row["symbol"]),
-        }
-        for row in found.ranking
-    ]
+    symbols = found.ranking["symbol"]
+    ranking = records(
+        found.ranking.assign(direction=symbols.map(directions), weight=symbols.map(weights))
+    )
     scores = night.rank_scores
     return {
         "morning": found,
@@ -145,7 +135,7 @@ def _ranking_and_directions(night: NightFacts, last_alerts: date | None) -> Page
         "disagreeing": [
             row for row in ranking if contradicts(row["place"], len(ranking), row["direction"])
         ],
-        "rank_scores": records(scores.sort_values(["is_rule", "rank_ic"], ascending=[True, False])),
+        "rank_scores": sorted(by_rank_ic(scores), key=itemgetter("is_rule")),
         "account": account_chart(found.paper),
         "stocks": list(directions),
         "counts": predictions["decision"].value_counts().to_dict(),

@@ -17,7 +17,7 @@ from db.connection.frames import frame, sql_text
 from db.read import read, read_row, selection
 from db.rows.rankings import last_rank_scores
 from dtml.evaluation.ranking import beside_rules, mean_of_days, rank_ic_t
-from dtml.evaluation.tear_sheet import OF_LEGS, TearSheet, by_sector, cumulative_ic
+from dtml.evaluation.tear_sheet import OF_LEGS, TRADED_LEG, TearSheet, by_sector, cumulative_ic
 from dtml.markets.definition import Costs, Leg
 from dtml.pages.figures import Page, Row
 from dtml.pages.ranking import sheet_values
@@ -27,7 +27,6 @@ from flows.markets.files import market_of_store
 from flows.morning import caveats
 
 NIGHTS = 252  # of whose single stocks the page computes figures, at most
-TRADED_LEG = "open_to_open"  # of the spread: a ranking made at a close cannot be traded at it
 
 
 def market_ranking_page(conn: Connection, market: str) -> Page:

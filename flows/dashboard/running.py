@@ -16,7 +16,6 @@ from db.connection.locks import is_held
 from db.read import query, read, read_row, read_value
 from db.rows import markets, nights, translations
 from dtml.pages.figures import Page, Row, count, counted, day, records
-from flows.morning import hindsight
 from flows.service.timeliness import Timeliness
 
 STATUSES = ("queued", "taken", "done", "failed")  # of a text
@@ -51,15 +50,13 @@ class State:
     """Hold how a market's last night stands, for the macro `state`.
 
     `night` is None before the first night, `running` is its `running_night` while it runs. `times`
-    are those of the market; on the page of an older night they tell nothing. `hindsight` says how
-    many of the market's nights were run after the session that they predict.
+    are those of the market; on the page of an older night they tell nothing.
     """
 
     night: Row | None
     running: Row | None
     times: Timeliness
     now: datetime
-    hindsight: str
 
     @property
     def kind(self) -> str:
@@ -101,7 +98,6 @@ def state_of_night(
         running=running_night(conn, night, now) if night and is_running else None,
         times=times or Timeliness(market=market),
         now=now,
-        hindsight=hindsight(conn, market),
     )
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from db import where
 from db.connection.frames import sql_text
 from db.errors import did_you_mean
-from db.read import read, selection
+from db.read import read, read_rows, selection
 from db.rows import attention, markets
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.errors import UsageError
@@ -111,7 +111,7 @@ def stock_page(
         "held": len(predictions),
         "directions_sql": sql_text(conn, directions_sql),
         "spans": span_scores(newest_of_target),
-        "whole": records(read(conn, "symbol_score", order="kind", **of_stock)),
+        "whole": read_rows(conn, "symbol_score", order="kind", **of_stock),
         "chart": stock_chart(symbol, newest_of_target, bars),
         "months": list(targets["target"].dt.to_period("M").unique()),
         "marks": {way: int((ways == way).sum()) for way in WAYS},

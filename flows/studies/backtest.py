@@ -44,7 +44,7 @@ from dtml.experiments import Experiment
 from dtml.inference import choose_device
 from dtml.machine import torch_build
 from dtml.markets.definition import FREE, Costs
-from dtml.pages.backtest import backtest_page
+from dtml.pages.backtest import EQUAL_WEIGHT, INDEX, backtest_page
 from dtml.prices.returns import on_grid, returns_between
 from dtml.prices.sessions import (
     next_session,
@@ -826,7 +826,7 @@ def _traded(backtest: Backtest) -> list[Traded]:
         traded.append(Traded(strategy.name, strategy, track, of_index[strategy.fill]))
     equal = equal_weight_track(record.probability, record.as_of, quotes, "next_open")
     traded += [
-        Traded("index", None, of_index["next_open"], None),
-        Traded("equal weight", None, equal, of_index["next_open"]),
+        Traded(INDEX, None, of_index["next_open"], None),
+        Traded(EQUAL_WEIGHT, None, equal, of_index["next_open"]),
     ]
     return [each for each in traded if len(each.track)]

@@ -44,6 +44,7 @@ from dtml.evaluation.survivorship import survivorship_of
 from dtml.evaluation.tear_sheet import (
     OF_LEGS,
     OF_SECTORS,
+    TRADED_LEG,
     TearSheet,
     cumulative_ic,
     running_means,
@@ -86,7 +87,6 @@ VALIDATION = 252  # sessions before the first close, on which portfolios that tr
 # Bars are read so long after the last close: the outcome of the longest leg needs them.
 AFTERWARDS = timedelta(days=49)
 BEGINNING = date(1970, 1, 1)  # before all stored bars
-TRADED_LEG: Leg = "open_to_open"  # of the spread: a ranking made at a close cannot be traded at it
 
 
 def train_once(folder: Path, name: str, train: Callable[[], Grid]) -> Grid:

@@ -17,8 +17,8 @@ from dtml.pages.backtest import (
     EQUAL_WEIGHT,
     PAPER_SUFFIX,
     drawdowns,
-    lead,
-    ratios,
+    earned,
+    portfolio_rows,
     readme_lines,
     tracks_chart,
     verdict,
@@ -425,11 +425,20 @@ def test_drawdowns_have_dates_and_ratios_are_those_of_their_definitions() -> Non
         2,
     )
     assert latest["depth"] == in_float64(0.81 - 1)
-    assert ratios(line, line, 252) == {}  # below 20 sessions
     long = pd.Series(
         np.random.default_rng(3).normal(0, 0.01, 500), pd.bdate_range("2018-01-01", periods=500)
     )
-    found = ratios(2 * long, long, 252)
+    lines = {"two": 2 * long, "index": long, "few": long.head(19)}
+    tracks = pd.concat(
+        pd.DataFrame({"portfolio": name, "session": each.index, "net": each.to_numpy()})
+        for name, each in lines.items()
+    ).assign(gross=0.0, cost=0.0, borrow=0.0)
+    performances = pd.DataFrame({"portfolio": list(lines), "annual_return": 0.1})
+    rows = portfolio_rows(performances.assign(max_drawdown=[-0.2, 0.0, -0.2]), tracks, 252)
+    few, found, index = sorted(rows, key=lambda row: row["portfolio"] != "few")[:3]
+    assert all(pd.isna(few[name]) for name in ("beta", "calmar", "sortino", "value_at_risk"))
+    assert found["calmar"] == in_float64(0.5)
+    assert pd.isna(index["calmar"])
     assert found["beta"] == in_float64(2)
     assert found["value_at_risk"] == in_float64(2 * long.quantile(0.05))
     assert found["expected_shortfall"] < found["value_at_risk"] < 0
@@ -449,14 +458,12 @@ def test_a_served_page_gives_the_rows_and_the_sql_of_its_chart_and_tables() -> N
 
 
 def test_a_backtest_says_first_whether_it_earned_more_than_all_stocks() -> None:
-    def earned(strategy: float, all_stocks: float) -> tuple[str, str]:
+    def said(strategy: float, all_stocks: float) -> str:
         rows = random_performances().head(2).copy()
         rows["portfolio"] = [TRADED[0], EQUAL_WEIGHT]
         rows["annual_return"] = [strategy, all_stocks]
-        return lead(rows, TRADED[0])
+        return earned(rows, TRADED[0])
 
-    more, which = earned(0.2, 0.1)
-    assert re.fullmatch(in_order("20.0 %", "equal parts 10.0 %."), more)
-    assert which.startswith(f"By {quoted(TRADED[0])}, chosen in hindsight ")
-    assert earned(0.1, 0.2)[0].startswith("10.0 %")
-    assert lead(random_performances(), None) == ("", "")
+    assert re.fullmatch(in_order("20.0 %", "equal parts 10.0 %."), said(0.2, 0.1))
+    assert said(0.1, 0.2).startswith("10.0 %")
+    assert earned(random_performances(), None) == ""

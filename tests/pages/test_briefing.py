@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from html import unescape
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -19,13 +20,14 @@ from db.engine import open_engine, reading, transaction, upgrade
 from db.read import query
 from db.rows import nights
 from db.save import save
+from dtml.pages.charts import TEMPLATES as PAGE_TEMPLATES
 from dtml.pages.charts import sparkline
 from dtml.prices.sessions import next_session
-from flows.dashboard.app import dashboard, link
+from flows.dashboard.app import TEMPLATES, dashboard, link
 from flows.dashboard.market import market_page, night_of
 from flows.dashboard.running import State, state_of_night, summary_of_states
 from flows.dashboard.terms import TERMS
-from flows.morning import END_STOCKS, hindsight, orders_of_night
+from flows.morning import END_STOCKS, caveats, orders_of_night
 from flows.nightly.context import MarketContext
 from flows.service.timeliness import Timeliness
 from tests.support.browser import Page, Site, served
@@ -168,8 +170,8 @@ def test_orders_are_what_the_account_holds_less_what_it_held(site: Site) -> None
     assert re.search(r"trades 2 .*keeps 1\.", seen)
     trades = f"Sell {STOCKS[0]} Keep {STOCKS[1]}"
     for address, words in (
-        (PAGES["market"], f"Buy {STOCKS[2]} 50.0 % each {trades}"),
-        (PAGES["first"], f"Buy {STOCKS[2]} 50.0 % each {trades}"),
+        (PAGES["market"], f"Buy {STOCKS[2]} {trades} 50.0 % of its equity in each"),
+        (PAGES["first"], f"Buy {STOCKS[2]} {trades} 50.0 % of its equity in each"),
     ):
         seen = Page(site.get(address).body).seen
         assert words.replace(" ", "") in re.sub(r"\s", "", seen)
@@ -251,6 +253,12 @@ def test_every_question_mark_leads_to_a_term_and_the_page_is_light(site: Site, n
         assert TERMS[term].word in str(attrs["aria-label"])
 
 
+def test_each_term_has_a_question_mark_on_some_page() -> None:
+    pages = [*PAGE_TEMPLATES.glob("*.html"), *TEMPLATES.glob("*.html")]
+    asked = re.findall(r'what\("([\w-]+)"\)', "".join(map(Path.read_text, pages)))
+    assert set(asked) == set(TERMS)
+
+
 def test_the_definitions_are_on_the_page_of_terms_alone(site: Site) -> None:
     words = Page(site.get("/").body).seen
     terms = unescape(Page(site.get("/terms").body).seen)
@@ -318,7 +326,7 @@ def test_a_small_line_is_broken_where_a_value_is_missing() -> None:
 def test_nights_that_were_run_after_their_session_are_counted(site: Site) -> None:
     with reading(site.engine) as conn:
         complete, late = query(conn, "hindsight", market=MARKET, last=date.max).iloc[0]
-        words = hindsight(conn, MARKET)
+        words = caveats(conn, MARKET)
         stored = frame(conn, select(tables.night).where(tables.night.c.market == MARKET))
     done = stored[stored["status"].isin(nights.COMPLETE)]
     ended = pd.to_datetime(done["finished_at"], utc=True).dt.strftime("%Y-%m-%d")
@@ -331,7 +339,7 @@ def ended(status: str, after: timedelta) -> State:
     """Return the state of a night that ended so long after it was due."""
     due, times = scheduled()
     row = {"status": status, "target": None}
-    return State(row, None, replace(times, finished_at=due + after), due, "")
+    return State(row, None, replace(times, finished_at=due + after), due)
 
 
 def test_the_first_heading_says_which_markets_are_not_well() -> None:

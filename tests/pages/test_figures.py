@@ -44,7 +44,7 @@ def test_every_rule_and_model_has_a_name_in_words_and_no_two_have_one() -> None:
     ("figure", "said"),
     [
         (row("acc", 0.5353, 0.512, 0.561), "53.5 % [51.2, 56.1]"),
-        (row("running_acc", 0.5, NAN, NAN), "50.0 %"),
+        (row("published_acc", 0.5, NAN, NAN), "50.0 %"),
         (row("acc_gain", 0.0142, -0.071, 0.102), "+1.4 points [-7.1, +10.2]"),
         (row("acc_gain", -0.0001, -0.01, 0.0), "-0.0 points [-1.0, 0.0]"),
         (row("rank_ic", 0.008, -0.00013, 0.017), ".008 [-.000, .017]"),

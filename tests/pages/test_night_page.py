@@ -205,7 +205,9 @@ def test_the_order_of_the_stocks_is_shown_with_what_such_orders_were_worth() -> 
         "gain": 0.012,
     }
     champion |= {"stake": 71.4, "needed": 60.0}
-    text = page(ranking=ends(ranking), ranking_words=ranking_words(ranking, scored, champion))
+    text = page(
+        ranking=ends(ranking), ranking_words=ranking_words(ranking, records(scored), champion)
+    )
     assert region(text, 'The ranking[^"]*')[1:] == [
         ["S002", "1", "60.0 %"],
         ["S001", "2", "40.0 %"],
@@ -225,6 +227,6 @@ def test_the_order_of_the_stocks_is_shown_with_what_such_orders_were_worth() -> 
     assert re.search(in_order(*since), text)
     assert 'href="#ranking"' not in page()
     of_another_leg = scored.assign(leg="next_close")
-    for none_of_its_own in (scored.iloc[:0], of_another_leg):
+    for none_of_its_own in ([], records(of_another_leg)):
         text = page(ranking=ends(ranking), ranking_words=ranking_words(ranking, none_of_its_own))
         assert "No ranking has" in text

@@ -55,31 +55,29 @@ def tokens_a_second(recipe: Recipe, size: str, device: torch.device) -> float:
     }
     if "learned_positions" in values:
         values["learned_positions"] = 0  # there may be too few for these sentences
-    try:
-        network = build_network(recipe.kind, values)
-        step = training_step_of(network, config, device, SINGLE_PROCESS)
-    except (UsageError, MemoryError, torch.OutOfMemoryError):
-        return 0.0
     positions = config.batch_tokens
     if device.type != "cuda":
         positions = min(CPU_POSITIONS, positions)
-    sentences = max(1, positions // LENGTH)
     generator = torch.Generator().manual_seed(0)
     source, target = torch.randint(
         low=SMALLEST - 1,  # above the special tokens, and below any vocabulary's end
         high=vocabulary,
-        size=(2, sentences, LENGTH),
+        size=(2, max(1, positions // LENGTH), LENGTH),
         generator=generator,
     )
     source[:, -1] = END
     batch = Batch(source=source, target_output=target)
     tokens = 0
     try:
+        network = build_network(recipe.kind, values)
+        step = training_step_of(network, config, device, SINGLE_PROCESS)
         for _ in range(WARM_UP):
             step([(0, batch)], 0.0)
         start = time.monotonic()
         while tokens == 0 or time.monotonic() - start < MEASURED_S:
             tokens += step([(0, batch)], 0.0).tokens
+    except UsageError:
+        return 0.0
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
