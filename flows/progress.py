@@ -18,7 +18,6 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 LOGGED_EPOCHS = 10  # so many of a member's epochs get a line in a log, or up to twice as many
-TOLD_DAYS = 50  # between two lines about work of many days
 PACE_SECONDS = 300.0  # the time left is estimated from the pace of the last five minutes
 
 
@@ -65,21 +64,35 @@ def training_progress(
 
 
 @contextmanager
-def fold_progress(already_done: int, total: int) -> Iterator[Callable[[], None]]:
-    """Yield the function that a backtest calls after each fold of this run.
+def step_progress(
+    text: str,
+    total: int | None = None,
+    *,
+    already_done: int = 0,
+    every: int = 1,
+    pace_seconds: float | None = None,
+) -> Iterator[Callable[..., None]]:
+    """Yield the function that work calls after each step, with its name if it has one.
 
-    `already_done` of `total` were done earlier; the time left is by this run's.
+    One step in `every` gets a line in a log. `already_done` of the `total` were done earlier. With
+    `pace_seconds`, the time left is told, by the pace of this run.
     """
-    text = "fold {task.completed:.0f} of {task.total:.0f}"
-    # A fold can take many minutes.
-    with _steps(text, total, already_done=already_done, pace_seconds=3600) as step:
+    begun = time.monotonic()
+    numbers = count(already_done + 1)
+    of_total = f" of {total}" if total else ""
+    with _bar(f"{text} {{task.completed:.0f}}{of_total}", total, pace_seconds) as (progress, bar):
+        progress.advance(bar, already_done)
 
-        def report() -> None:
-            done, spent_s = step()
-            left_s = spent_s / (done - already_done) * (total - done)
-            log.info(
-                "fold %d of %d done after %.0f s, about %.0f s left", done, total, spent_s, left_s
-            )
+        def report(name: str = "") -> None:
+            progress.advance(bar)
+            done = next(numbers)
+            spent = time.monotonic() - begun
+            left = ""
+            if total and pace_seconds:
+                left = f", about {spent / (done - already_done) * (total - done):.0f} s left"
+            if done % every == 0:
+                words = f"{text} {done}{of_total} {name}".rstrip()
+                log.info("%s, done after %.0f s%s", words, spent, left)
 
         yield report
 
@@ -90,48 +103,14 @@ def rankings_progress(what: str, total: int) -> Iterator[Callable[[str, Callable
 
     The costs of the `total` trainings differ a hundredfold: no time left is told.
     """
-    text = f"{what}, training {{task.completed:.0f}} of {{task.total:.0f}}"
-    with _steps(text, total) as step:
+    with step_progress(f"{what}, training", total) as step:
 
         def counted(name: str, train: Callable[[], T]) -> T:
             trained = train()
-            done, spent_s = step()
-            log.info(
-                "%s: %s, training %d of %d, done after %.0f s", what, name, done, total, spent_s
-            )
+            step(name)
             return trained
 
         yield counted
-
-
-@contextmanager
-def day_progress(what: str) -> Iterator[Callable[[], None]]:
-    """Yield the function that work of many days calls after each; what takes long is logged."""
-    with _steps(f"{what}, {{task.completed:.0f}} sessions", None) as step:
-
-        def report() -> None:
-            done, spent_s = step()
-            if done % TOLD_DAYS == 0:
-                log.info("%s: %d sessions after %.0f s", what, done, spent_s)
-
-        yield report
-
-
-@contextmanager
-def _steps(
-    text: str, total: int | None, *, already_done: int = 0, pace_seconds: float | None = None
-) -> Iterator[Callable[[], tuple[int, float]]]:
-    """Yield the function that counts a step on a bar: it returns how many are done, and seconds."""
-    begun = time.monotonic()
-    numbers = count(already_done + 1)
-    with _bar(text, total, pace_seconds) as (progress, bar):
-        progress.advance(bar, already_done)
-
-        def step() -> tuple[int, float]:
-            progress.advance(bar)
-            return next(numbers), time.monotonic() - begun
-
-        yield step
 
 
 @contextmanager

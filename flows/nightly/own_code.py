@@ -21,7 +21,7 @@ from dtml.ranking.rankers import Rankers, slope_of, spans_of
 from dtml.ranking.walk import History
 from flows.markets.files import file_of, is_trusted, keep, trusted_folder
 from flows.nightly.context import MarketContext
-from flows.progress import day_progress
+from flows.progress import step_progress
 from flows.settings import data_folder
 
 log = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ def walk_own(
     """
     assert context.market.code is not None
     code = IsolatedCode(OwnCode.read(context.market.code), values_folder())
-    with day_progress(f"features of {code.code.name}") as on_day:
+    with step_progress(f"features of {code.code.name}, session", every=50) as on_day:
         return code.walk(history.panel, history.there, history.relative, folds, on_day)
 
 

@@ -71,10 +71,12 @@ from flows.nightly.fetch import history_start
 from flows.nightly.predict import first_needed, look, predict_night, shortage, too_few
 from flows.nightly.score import dated_directions, outcome_rows, record_outcomes, save_counts
 from flows.nightly.train import Model, fit_model, fit_seed, load_run
-from flows.progress import fold_progress
+from flows.progress import step_progress
 from flows.service.tasks import as_task
 from flows.studies.study import Study, study_id
 from flows.workers import worker_pool
+
+LONGEST_FOLD_S = 3600.0  # whose pace still counts
 
 # Whether nights see every bar as known now, or as known before the session that they predict.
 PricesKnown = Literal["now", "then"]
@@ -385,7 +387,9 @@ class Backtest(Study[Result]):
             stored = read(conn, "backtest_fold", columns="number", backtest_id=self.id)["number"]
         start = time.perf_counter()
         jobs = [job for job in self.jobs if job.fold.number not in set(stored)]
-        with fold_progress(len(stored), len(self.folds)) as on_fold:
+        with step_progress(
+            "fold", len(self.folds), already_done=len(stored), pace_seconds=LONGEST_FOLD_S
+        ) as on_fold:
             for fold_run in self.runner(jobs):
                 _store_fold(self, fold_run)
                 on_fold()
