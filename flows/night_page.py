@@ -26,7 +26,7 @@ from dtml.pages.second_source import comparison_words, differences
 from dtml.pages.survivorship import survivorship_words
 from dtml.prices.sessions import session_open, sessions_up_to
 from flows.freezing import link_of_night
-from flows.morning import hindsight, morning
+from flows.morning import morning
 from flows.night_facts import NightFacts, stored_counts
 from flows.service.status import REJECTED_SESSIONS
 
@@ -80,8 +80,7 @@ def night_page(
         calibrations=calibrations(conn, market.name),
         facts={
             "title": market.title,
-            "morning": None if ranking.empty else morning(conn, market.name, facts, as_of),
-            "hindsight": hindsight(conn, market.name, as_of),
+            "morning": morning(conn, market.name, facts, as_of),
             "opens_at": opens_at,
             "ranking": ends(ranking),
             "ranking_words": words,

@@ -158,8 +158,7 @@ def given(directions: pd.DataFrame | None = None, **known: Any) -> dict[str, Any
     }
     whole |= {"warnings": [], "ranking": [], "ranking_words": None}
     whole |= {"receipt": facts, "calibrations": {"first": LINE}, "drift": "", "second_source": ()}
-    whole |= {"frozen": None, "survivorship": "", "morning": None}
-    whole |= {"hindsight": (0, 0), "opens_at": None}
+    whole |= {"frozen": None, "survivorship": "", "morning": None, "opens_at": None}
     return whole | known
 
 
