@@ -69,11 +69,10 @@ class NightFacts:
     @property
     def new_drift(self) -> list[Row]:
         """Return the measures that have drifted, and had not in the night before."""
-        earlier = self.before.drift if self.before else []
+        drifted = [row for row in self.drift if row["drifted"]]
+        earlier = self.before.drift if drifted and self.before else []
         drifted_before = {row["measure"] for row in earlier if row["drifted"]}
-        return [
-            row for row in self.drift if row["drifted"] and row["measure"] not in drifted_before
-        ]
+        return [row for row in drifted if row["measure"] not in drifted_before]
 
     @cached_property
     def ranking(self) -> pd.DataFrame:
