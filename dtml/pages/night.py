@@ -262,13 +262,13 @@ def coverage_chart(rows: pd.DataFrame, level: float) -> Chart:
     )
 
 
-def heat_map(attention: Attention, sectors: "pd.Series[Any]", most: int = MOST) -> Chart | None:
-    """Return the map of the attention between the `most` stocks that the others look at most.
+def heat_map(attention: Attention, sectors: "pd.Series[Any]") -> Chart | None:
+    """Return the map of the attention between the MOST stocks that the others look at most.
 
     `sectors` has the sector of each symbol. The stocks are in the order of their sectors and
     symbols, those without a sector last. None without stocks.
     """
-    most_looked_at = sorted(attention.looked_at.index[:most])
+    most_looked_at = sorted(attention.looked_at.index[:MOST])
     chosen = sectors.reindex(most_looked_at).sort_values(kind="stable").index.tolist()
     if not chosen:
         return None

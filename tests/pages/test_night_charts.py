@@ -5,6 +5,7 @@ from html import unescape
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from dtml.attention import KEPT, Attention
 from dtml.evaluation.breakdowns import ROLLING_SESSIONS, rolling_scores
@@ -13,6 +14,7 @@ from dtml.evaluation.calibration import (
     recalibrated,
 )
 from dtml.evaluation.metrics import accuracy, mcc
+from dtml.pages import night
 from dtml.pages.charts import (
     COLUMNS,
     NARROWEST,
@@ -122,12 +124,16 @@ def test_a_cell_of_the_map_is_how_much_its_row_looks_at_its_column() -> None:
     assert drawn.words in unescape(text)
 
 
-def test_the_map_holds_the_stocks_looked_at_most_by_sector_and_blanks_what_is_not_known() -> None:
+def test_the_map_holds_the_stocks_looked_at_most_by_sector_and_blanks_what_is_not_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     frame = looks(names := [f"S{i:03d}" for i in range(30)])
     sectors = {name: ("Tin", None, "Oil")[i % 3] for i, name in enumerate(names)}
     mean = frame[frame["symbol"] != frame["source"]].groupby("source")["weight"].mean()
     of_stocks = pd.Series(sectors)
-    drawn = heat_map(Attention.of(frame), of_stocks, most=10)
+    with monkeypatch.context() as few_drawn:
+        few_drawn.setattr(night, "MOST", 10)
+        drawn = heat_map(Attention.of(frame), of_stocks)
     assert drawn
     shown = list(dict.fromkeys(drawn.data["rows"]["y"]))
     assert set(shown) == set(drawn.data["rows"]["x"]) == set(mean.nlargest(10).index)
