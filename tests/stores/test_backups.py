@@ -58,6 +58,10 @@ def test_a_backup_comes_back_as_it_was_with_its_weights(
     assert (tmp_path / "elsewhere" / FIRST).read_bytes() == WEIGHTS
     assert (tmp_path / "elsewhere" / "toy" / "frozen.jsonl").read_text() == "frozen nights"
     assert dtml(again, "check")[0] == 0
+    monkeypatch.setenv("DTML_DATA", str(tmp_path / "third"))
+    code, _, complaint = dtml(again, "restore", str(folder))
+    assert (code, "not empty" in complaint) == (2, True)
+    assert not (tmp_path / "third" / FIRST).exists()
 
 
 def change_manifest(folder: Path, **changed: object) -> None:
