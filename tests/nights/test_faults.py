@@ -123,4 +123,4 @@ def test_what_is_planted_is_found(planted: str, tmp_path: Path) -> None:
     step, kind, said = PLANTED[planted]
     trials = Trials(Bench(tmp_path), _step(step))
     tally = trials.try_each(trials.faults([kind]))
-    assert any(f":{kind}@" in each and said in each for each in tally.broken), tally.broken
+    assert any(f" {kind} at " in each and said in each for each in tally.broken), tally.broken
