@@ -111,11 +111,7 @@ def ranker_of_night(conn: Connection, market: str, target: date, made_by: dateti
 
 
 def last_rank_scores(conn: Connection, market: str, last: date = date.max) -> pd.DataFrame:
-    """Return the running scores of a market's rankings at the last scored session up to `last`.
-
-    They are rows of the view rank_score_log, one for each predictor and return that is scored.
-    There may be none.
-    """
+    """Return the last running scores up to `last`: rank_score_log, a row a predictor and return."""
     return read(conn, "rank_score_log", **_last_scored(conn, market, last))
 
 

@@ -1,7 +1,7 @@
 """What the tear sheet of a ranking shows: is there an order, is it steady, can it be traded?
 
-Every figure is one number a day, averaged, with an interval as in `dtml.evaluation.ranking`. Grids
-are [days stocks], NaN where a stock is not ranked or has no outcome. Returns are ratios minus 1.
+Figures and intervals are as in `dtml.evaluation.ranking`. Grids are [days stocks], NaN where a
+stock is not ranked or has no outcome. Returns are ratios minus 1.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,10 +38,9 @@ OF_SECTORS = ["sector", "days", "n", *RANK_IC]
 class TearSheet:
     """The tables of a tear sheet, whose functions in this module describe their columns.
 
-    `predictor` is the ranking shown and `rule` the rule drawn beside it, None without one. `leg` is
-    the return that its figures are of, `spread_leg` the one that the spread is of. `overlap` is the
-    number of consecutive days whose outcomes of `leg` share a part of their span, 1 if none do
-    (`dtml.ranking.outcomes.overlap_of`). A table without data has no rows.
+    `rule` is drawn beside `predictor`. `leg` is the return of its figures, `spread_leg` that of the
+    spread; outcomes of `overlap` consecutive days share a part
+    (`dtml.ranking.outcomes.overlap_of`).
     """
 
     predictor: str
@@ -78,8 +77,8 @@ class TearSheet:
     ) -> "TearSheet":
         """Compute a sheet from the grids of a ranking.
 
-        `cumulative` has the rows of `cumulative_ic` of the ranking and of any rule, by their names.
-        `gross` is the return of each day that `net_spread` describes, `constituents` their number.
+        `cumulative`: rows of `cumulative_ic` by name; `gross`: as `net_spread` says;
+        `constituents`: a day's number.
         """
         named = [rows.assign(predictor=name) for name, rows in cumulative.items()]
         return cls(
@@ -119,10 +118,11 @@ class TearSheet:
 
     @property
     def halves(self) -> pd.DataFrame:
-        """Return the mean rank IC of the first and of the second half of the days.
+        """Return the mean rank IC of the first half of the days, with the middle one, and of the
+        second.
 
-        Columns: `half` (1 or 2), `first, last, days, rank_ic, rank_ic_low, rank_ic_high`. Of an odd
-        number of days the first half has the middle one. No rows below two days.
+        Columns: `half` (1, 2), `first, last, days, rank_ic, rank_ic_low, rank_ic_high`; none below
+        two days.
         """
         daily = self.daily
         middle = (len(daily) + 1) // 2
@@ -139,10 +139,8 @@ class TearSheet:
 def running_means(rank_ic: Daily, *, overlap: int = 1) -> pd.DataFrame:
     """Return the mean rank IC over the days up to some of them, each with its interval.
 
-    Columns: `days` (how many of the first days a row covers), `rank_ic, rank_ic_low, rank_ic_high`.
-    There are `POINTS` rows at most, from the first `MINIMUM_DAYS` days to all days. The figures of
-    the last row are therefore those of `score_ranking` with the same `overlap`. Days without a rank
-    IC are left out. No rows below `MINIMUM_DAYS`.
+    Columns: `days`, `rank_ic, rank_ic_low, rank_ic_high`; `POINTS` rows at most, from
+    `MINIMUM_DAYS` known days to all, the last as `score_ranking`.
     """
     known = rank_ic[np.isfinite(rank_ic)]
     counts: Sequence[int] = ()
@@ -158,10 +156,8 @@ def cumulative_ic(
 ) -> pd.DataFrame:
     """Return the sum of the daily rank ICs so far, with the ends of its interval.
 
-    `running` has the interval of the mean over the first `days` days, as `running_means` gives it
-    and as the store keeps it for nights: its ends, times the days, are those of the sum. Columns:
-    `session, rank_ic, total, low, high`, a row for each day with a rank IC; the ends are NaN on a
-    day that `running` lacks.
+    `running` is as of `running_means`: its ends times the days. Columns: `session, rank_ic, total,
+    low, high`; ends NaN on days that `running` lacks.
     """
     is_known = np.isfinite(rank_ic)
     known = rank_ic[is_known]
@@ -182,9 +178,8 @@ def cumulative_ic(
 def group_returns(scores: Days, outcome: Days, *, overlap: int = 1) -> pd.DataFrame:
     """Return the mean return of each score group, and its excess over that of all stocks ranked.
 
-    Columns: `group` (1 for the lowest scores, 10 for the highest), `days` (those on which the group
-    has a stock), `mean_return`, and `excess, excess_low, excess_high`. Which stock-days count, and
-    what `overlap` means, is as in `score_ranking`.
+    Columns: `group` (1 lowest, 10 highest), `days` (with a stock), `mean_return`, and `excess` with
+    its interval; stock-days and `overlap` as in `score_ranking`.
     """
     scores, outcome = both_known(scores, outcome)
     group_of = score_groups(scores)
@@ -209,13 +204,11 @@ def net_spread(
 ) -> pd.DataFrame:
     """Return what the best tenth earns more than the worst on each day, before and after costs.
 
-    `gross` is the spread of each day, as `decile_spreads` returns it, NaN where it is not known.
-    The portfolio holds 1 in the best tenth and is short 1 in the worst, in equal parts, and trades
-    to these weights on every ranked day; it pays `costs` (None: unknown) on each purchase and sale,
-    and for borrowing the short side. Columns: `session, gross, cost, net, turnover, gross_total,
-    net_total`; `turnover` is the value traded, 4 if every holding is replaced. Totals add up daily
-    returns without compounding. Days without a spread have no row, and what is traded on them is
-    not in the totals; without costs, `cost`, `net` and `net_total` are NaN.
+    `gross` is as of `decile_spreads`. The portfolio holds 1 in the best tenth, is short 1 in the
+    worst, in equal parts, and trades to that on every ranked day at `costs` (None: unknown), with
+    borrowing. Columns: `session, gross, cost, net, turnover` (value traded, 4 if all is replaced),
+    `gross_total, net_total` (not compounded). Days without a spread have no row, nor their trades
+    in the totals.
     """
     # A day without a ranking keeps the weights of the day before, which are 0 before any ranking.
     group_of = score_groups(scores)
@@ -242,10 +235,8 @@ def net_spread(
 def by_horizon(scores: Days) -> pd.DataFrame:
     """Compare each day's ranking with earlier ones, `HORIZONS` ranked days before it.
 
-    Columns: `horizon` (of `HORIZONS`), `days` (pairs of days), `autocorrelation` (mean over days of
-    Spearman's correlation of the scores of the stocks that both days rank) and `replaced` (mean
-    share of the best tenth that was not in the best tenth before), each with the ends of its
-    interval. Days without a ranking are left out. No rows for a horizon without a pair.
+    Columns, with intervals: `horizon`, `days` (pairs), `autocorrelation` (mean Spearman correlation
+    of the scores of common stocks), `replaced` (mean share of the best tenth that is new).
     """
     scores = scores[np.isfinite(scores).any(axis=1)]
     best = score_groups(scores) == DECILES - 1
@@ -272,10 +263,9 @@ def by_horizon(scores: Days) -> pd.DataFrame:
 def by_sector(
     scores: Days, outcome: Days, sectors: Sequence[str | None], *, overlap: int = 1
 ) -> pd.DataFrame:
-    """Return the rank IC within each sector, the sectors in the order of their names: `OF_SECTORS`.
+    """Return the rank IC within each sector, by name: `OF_SECTORS`, as `score_ranking`.
 
-    `sectors` has that of each column of the grids, None or "" without one. The figures are those
-    that `score_ranking` gives of the sector's stocks.
+    `sectors` has that of each column, None or "" without one.
     """
     names = np.array([sector or "" for sector in sectors], dtype=object)
     rows = []
@@ -301,9 +291,8 @@ def coverage(
 ) -> pd.DataFrame:
     """Return how many constituents of each day were ranked, and how many also have an outcome.
 
-    Columns: `session, constituents, ranked, scored`, and the shares `ranked_share, scored_share` of
-    the constituents, NaN on a day without one. `scored_share` is NaN too where `scored` is 0: the
-    outcomes may not be known yet.
+    Columns: `session, constituents, ranked, scored, ranked_share, scored_share`, NaN without any;
+    the last also where `scored` is 0.
     """
     has_score = np.isfinite(scores)
     scored = (has_score & np.isfinite(outcome)).sum(axis=1)
@@ -320,9 +309,8 @@ def coverage(
 class Answers:
     """The figures of a ranking: has it an order, is it steady, can it be traded.
 
-    `days` counts those with a rank IC. `months` is the number of months, `positive_months` how many
-    of them have a mean above 0. `gross` and `net` are of the spread of the tenths a day, before and
-    after costs; `net` is NaN without costs.
+    `days` have a rank IC, `positive_months` of `months` a mean above 0. `gross` and `net` (NaN
+    without costs) are of the spread of the tenths a day.
     """
 
     days: int
@@ -337,8 +325,7 @@ class Answers:
 def answers(sheet: TearSheet) -> Answers:
     """Return the figures of the sentences with which a tear sheet's page begins.
 
-    Without a day with a rank IC, the counts are 0 and `rank_ic` is NaN. `halves` is empty below two
-    such days.
+    Without a day `rank_ic` is NaN; `halves` is empty below two.
     """
     daily = sheet.daily["rank_ic"].to_numpy(dtype=float)
     gross, net = sheet.spread[["gross", "net"]].to_numpy(dtype=float).T

@@ -1,9 +1,8 @@
 """The report of a backtest: a verdict in sentences, Markdown tables and a self-contained HTML page.
 
-Arguments, of the same names everywhere, hold the columns of db's tables: `backtest` those of a row
-of `backtest`, its `config` with the experiment and the plan; `folds`, `scores`, `tracks`,
-`performances` those of `backtest_fold`, `backtest_score`, `backtest_return`, `backtest_portfolio`.
-Returns are shares of the equity at the fill; a year has the sessions of the calendar.
+`backtest` is a row of db's table, `folds`, `scores`, `tracks`, `performances` those of
+`backtest_fold`, `backtest_score`, `backtest_return`, `backtest_portfolio`. Returns are shares of
+the equity at the fill; a year has the sessions of the calendar.
 """
 
 from collections.abc import Collection, Mapping
@@ -72,10 +71,10 @@ def fold_rows(folds: pd.DataFrame, scores: pd.DataFrame) -> list[Row]:
 
 
 def stock_rows(scores: pd.DataFrame) -> Row:
-    """Return the model's scores of the stocks with the highest and the lowest MCC.
+    """Return the model's scores of the stocks with the highest and the lowest MCC, from the highest
+    down.
 
-    `highest` and `lowest` are these stocks, each from the highest MCC down and none in both;
-    `measured` counts the stocks that have an interval, `above` those whose interval is above 0.
+    `measured` counts the stocks with an interval, `above` those with one above 0.
     """
     is_model = (scores["predictor"] == MODEL) & (scores["protocol"] == "all")
     stocks = scores[is_model & (scores["slice"] == "symbol")].dropna(subset=["mcc"])
@@ -132,9 +131,8 @@ def portfolio_rows(performances: pd.DataFrame, tracks: pd.DataFrame, year: int) 
 def drawdowns(line: "pd.Series[float]") -> list[Row]:
     """Return the `DRAWDOWNS` deepest drawdowns of a line of net returns, the deepest first.
 
-    Each has `first` (the first session below a peak), `lowest` (the session of the lowest value),
-    `depth` (a share of the peak, below 0), `recovered` (the day back at the peak, or "not yet") and
-    `sessions` (the number of those below the peak).
+    `first` session below a peak, `lowest` session, `depth` (of the peak, below 0), `recovered`
+    (day, or "not yet"), `sessions` below the peak.
     """
     depth = pd.Series(drawdown(line.to_numpy()), line.index)
     below = depth < 0
@@ -160,9 +158,8 @@ def tracks_chart(
 ) -> Chart | None:
     """Return the value of an initial 1 and the drawdown of portfolios, on one axis of time.
 
-    `hidden` portfolios are drawn once a reader switches them on, `dashed` ones are drawn dashed.
-    `shaded` is the portfolio whose drawdowns are shaded, from its value up to the highest so far.
-    The chart begins on the evening before each portfolio's first session; None without portfolios.
+    `hidden` ones are drawn once switched on; drawdowns of `shaded` are. It begins on the evening
+    before.
     """
     values = {}
     depths = {}
@@ -182,10 +179,9 @@ def tracks_chart(
 
 
 def rolling_chart(net: Net, year: int) -> Chart | None:
-    """Return the Sharpe ratio, volatility and beta of portfolios over their last sessions.
+    """Return the Sharpe ratio, volatility and beta of portfolios over their last ROLLING_SESSIONS.
 
-    Each point covers the last ROLLING_SESSIONS. Beta is the slope on the index's return: how far a
-    portfolio is exposed to the index. None where fewer than two days have values.
+    Beta is the slope on the index. None where fewer than two days have values.
     """
     windows = {name: line.rolling(ROLLING_SESSIONS) for name, line in net.items()}
     # Returns that are all equal have no ratio.
@@ -208,10 +204,7 @@ def rolling_chart(net: Net, year: int) -> Chart | None:
 
 
 def _rolling_beta(line: "pd.Series[float]", index: "pd.Series[float]") -> "pd.Series[float]":
-    """Return the slope on the index over the last `ROLLING_SESSIONS` sessions of both.
-
-    A window in which the index does not move has none.
-    """
+    """Return the slope on the index over `ROLLING_SESSIONS` sessions of both, if it moves."""
     paired = pd.concat({"line": line, "index": index}, axis=1, join="inner")
     covariance = paired["line"].rolling(ROLLING_SESSIONS).cov(paired["index"])
     return covariance / paired["index"].rolling(ROLLING_SESSIONS).var().replace(0, np.nan)
@@ -220,10 +213,8 @@ def _rolling_beta(line: "pd.Series[float]", index: "pd.Series[float]") -> "pd.Se
 def extremes(line: "pd.Series[float]") -> list[Row]:
     """Return the `EXTREMES` best and worst sessions and months of a line of net returns.
 
-    Each row has `place` from 1 on, and `best_day, best_day_return`, `worst_day, ...`, `best_month,
-    ...` and `worst_month, ...`. At most half of the sessions, and of the months, are among the
-    best and as many among the worst, so that none is among both. Where there are fewer months than
-    sessions in the list, they are NaN.
+    Columns: `place` from 1 on, `best_day, best_day_return`, `worst_day, ...`, `best_month, ...` and
+    `worst_month, ...`. None is among both; NaN where there are fewer months.
     """
     sessions = line.set_axis([day(each) for each in line.index])
     columns = {}
@@ -285,10 +276,7 @@ def directions_verdict(market: str, scores: pd.DataFrame) -> str:
 
 
 def readme_lines(backtest: Row, scores: pd.DataFrame, performances: pd.DataFrame) -> str:
-    """Return Markdown for a README: titled tables of scores and of portfolios.
-
-    Each protocol under which something was scored has a table of scores.
-    """
+    """Return Markdown for a README: a titled table of scores a protocol, and one of portfolios."""
     by_protocol = {
         words: sliced(scores, "all", protocol) for protocol, words in PROTOCOL_WORDS.items()
     }
@@ -309,11 +297,9 @@ def backtest_page(
 ) -> str:
     """Render a backtest as one HTML file without requests.
 
-    Where scripts may run, they redraw its charts. `rolling` has `session, predictor`, and `mcc` or
-    `rank_ic` or both, each with the ends of its interval (`mcc_low, mcc_high`); `curve` has the
-    columns of `curve_with_intervals` (in `dtml.evaluation.calibration`), `coverage` those of
-    `coverage` there; each may be empty. Folds may have a `validation_acc`. A page `served` by the
-    dashboard links back, and loads the script instead of containing it.
+    `rolling`: `session, predictor`, and `mcc` or `rank_ic` with ends (`mcc_low`); `curve` and
+    `coverage`: as `curve_with_intervals` and `coverage` of `dtml.evaluation.calibration`; each may
+    be empty. A page `served` by the dashboard links back and loads its script.
     """
     by_place = sorted(tracks["portfolio"].unique(), key=_place)
     wide = tracks.pivot(index="session", columns="portfolio", values="net")[by_place]

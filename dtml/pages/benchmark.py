@@ -1,7 +1,7 @@
 """The report of a benchmark: a verdict, a table in Markdown and one self-contained HTML page.
 
-`scores` and `seed_scores` have the columns of db's tables `benchmark_score` and `benchmark_seed`,
-`benchmark` those of a row of `benchmark`, whose config may hold words on the data, as `data`.
+`scores`, `seed_scores` and `benchmark` are rows of `benchmark_score`, `benchmark_seed` and
+`benchmark`, whose config may hold words on the `data`.
 """
 
 from collections.abc import Mapping
@@ -33,9 +33,8 @@ BRIEF_RESULTS = {  # in Markdown and on the console
 def score_rows(scores: pd.DataFrame) -> dict[str, list[Row]]:
     """Return the rows of `scores` by protocol, models before naive rules.
 
-    `acc_rule` and `mcc_rule` are the rules with the highest ACC and MCC of the protocol, None
-    without a rule. `verb` compares a predictor with `acc_rule`: by the p-value of the paired gain
-    in ACC, adjusted for all pairs of a predictor and a rule, else by the gain's own interval.
+    `acc_rule` and `mcc_rule` are the rules with the highest ACC and MCC, or None. `verb` compares a
+    predictor with `acc_rule`, by the adjusted p-value of the gain in ACC, else by its interval.
     """
     rows: dict[str, list[Row]] = {}
     for protocol in PROTOCOL_WORDS:
@@ -60,10 +59,7 @@ def score_rows(scores: pd.DataFrame) -> dict[str, list[Row]]:
 
 
 def verdict(benchmark: Row, scores: pd.DataFrame) -> str:
-    """Say in one sentence whether DTML's ensemble beats the strongest naive rule in each protocol.
-
-    Protocols in which DTML has no score are left out.
-    """
+    """Say whether DTML's ensemble beats the strongest naive rule in each protocol."""
     rows = [row for rows in score_rows(scores).values() for row in rows]
     return said("benchmark_verdict", benchmark, [r for r in rows if r["predictor"] == MODEL])
 
@@ -76,7 +72,7 @@ def on_data(benchmark: Row) -> str:
 def brief_results(rows: list[Row], *, is_for_print: bool = True) -> Table:
     """Return the table of a protocol's results, the published figures beside ours.
 
-    Printed, figures have the digits that papers print and predictors their names in the store.
+    Printed, with papers' digits and the names of the store.
     """
     kind = ":print" if is_for_print else ""
     written = []
@@ -104,10 +100,7 @@ def readme_table(benchmark: Row, scores: pd.DataFrame) -> str:
 
 
 def forest(rows: list[Row], words: str) -> Chart:
-    """Return the chart of the ensemble ACC of one protocol's predictors, `words` in its title.
-
-    It shows their intervals and published figures.
-    """
+    """Return the chart of one protocol's ensemble ACC, with intervals and published figures."""
     frame = pd.DataFrame(rows)
     frame["colour"] = frame["predictor"].map(colour)
     frame["predictor"] = frame["predictor"].map(named)
@@ -137,10 +130,7 @@ def seeds_chart(seed_scores: pd.DataFrame) -> Chart:
 
 
 def seed_ranges(seed_scores: pd.DataFrame) -> list[Row]:
-    """Return each predictor's test ACC over all seeds, and the seeds kept on validation.
-
-    Figures of the kept configuration are from the lowest to the highest of its seeds.
-    """
+    """Return each predictor's test ACC over all seeds, and from lowest to highest of those kept."""
     ranges = []
     for name, rows in seed_scores.groupby("predictor", sort=False):
         kept = rows[rows["kept"].astype(bool)]  # all are seeds of one configuration
@@ -176,11 +166,10 @@ def benchmark_page(
     number: int = 1,
     served: bool = False,
 ) -> str:
-    """Render a benchmark as one HTML file without requests.
+    """Render a benchmark, the `number`-th of its data set, as one HTML file without requests.
 
-    It is the `number`-th of its data set in the store. `curves` maps a predictor to rows `bin_low,
-    bin_high, mean_probability, share_risen, n`. A page `served` by the dashboard links back, and
-    loads the script instead of containing it.
+    `curves` by predictor: `bin_low, bin_high, mean_probability, share_risen, n`. A page `served` by
+    the dashboard links back and loads its script.
     """
     # A bin without a mean or a share has no point.
     points = {

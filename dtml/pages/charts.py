@@ -1,10 +1,8 @@
-"""Draw charts in two ways, each described once by a file of `templates/charts`.
+"""Draw charts in two ways, each described once by a file of `templates/charts`, in Vega-Lite.
 
-The files are in the grammar of Vega-Lite. vl-convert draws a description here as SVG, which needs
-no script; a browser draws the same one where a page is `live`, with values under the cursor, zoom,
-and lines to switch on and off (`templates/charts.js`, which a page carries or a server sends beside
-Vega, both from vl-convert's wheel). Colours are the page's CSS variables, so that both drawings fit
-dark mode. Dates are UTC.
+vl-convert draws a description as SVG; a browser draws it where a page is `live`, with values, zoom,
+and lines to switch (`templates/charts.js`, beside Vega from vl-convert's wheel). Colours are the
+page's CSS variables. Dates are UTC.
 """
 
 import calendar
@@ -59,7 +57,7 @@ BREAK_STEPS = 5  # times the median distance of its values
 def stretches(sessions: "pd.Index[Any]") -> Int[ndarray, " sessions"]:
     """Return for each of some ascending sessions the number of its stretch, from 0.
 
-    A stretch ends where no session follows for longer than BREAK_DAYS and BREAK_STEPS.
+    One ends where no session follows for longer than BREAK_DAYS and BREAK_STEPS.
     """
     steps = np.diff(pd.DatetimeIndex(sessions).to_numpy()) / np.timedelta64(1, "D")
     if not len(steps):
@@ -69,11 +67,11 @@ def stretches(sessions: "pd.Index[Any]") -> Int[ndarray, " sessions"]:
 
 
 def thinned(frame: pd.DataFrame, points: int = POINTS) -> pd.DataFrame:
-    """Return the rows to draw of lines over sessions `t`; all rows of any other chart.
+    """Return the rows to draw of lines over sessions `t`, at most `points` a line; all of other
+    charts.
 
-    If there are more rows than `points`, they are for each line the first, the last, and the lowest
-    and highest of each of some stretches of equal length, at most `points`. A stretch of missing
-    values (NaN) keeps its first place, where the line is broken.
+    First, last, and lowest and highest of stretches of equal length; a gap (NaN) keeps its first
+    place.
     """
     if "t" not in frame or len(frame) <= points:
         return frame
@@ -145,10 +143,7 @@ Form = Literal["ratio", "percent", "price", "number"]
 
 @dataclass(frozen=True)
 class Axis:
-    """A linear scale from `low` and `high` to 0 and 100 percent.
-
-    It is for the marks in the cells of tables.
-    """
+    """A linear scale from `low` and `high` to 0 and 100 percent, for marks in cells of tables."""
 
     low: float
     high: float
@@ -164,10 +159,7 @@ class Axis:
 
 
 def probability_axis(values: Iterable[float]) -> Axis:
-    """Return a scale of probabilities that holds all values, with one half in its middle.
-
-    It never goes beyond 0 and 1.
-    """
+    """Return a scale of probabilities that holds all values, one half in its middle."""
     distances = [abs(float(value) - 0.5) for value in values if not pd.isna(value)]
     furthest = max([NARROWEST, *distances])
     reach = min(1.08 * furthest, 0.5)
@@ -175,10 +167,7 @@ def probability_axis(values: Iterable[float]) -> Axis:
 
 
 class Key(NamedTuple):
-    """A line's entry below its chart.
-
-    `id` is its name in the description, `last` its last value in words.
-    """
+    """A line's entry below its chart: its name in the description, and its last value in words."""
 
     id: str
     name: str
@@ -190,10 +179,9 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart: its title, its content in words, and the file that describes it.
+    """A chart: its title, its content in words, and the template that describes it.
 
-    `values` are the variables of that file, which is a template; `data` are its data sets by name;
-    `keys` are the entries of the lines below the chart, if it has lines.
+    `values` are its variables, `data` its data sets by name, `keys` the entries of its lines.
     """
 
     title: str
@@ -216,10 +204,7 @@ class Chart:
 
     @property
     def json(self) -> Markup:
-        """Return the chart's description for a script element.
-
-        Its rows are lists without names, which `charts.js` adds.
-        """
+        """Return the description for a script element, whose rows `charts.js` names."""
         description = self._described(live=True)
         for name, (columns, rows) in self._datasets(LIVE_POINTS):
             description["datasets"][name] = {"names": columns, "rows": rows}
@@ -239,12 +224,10 @@ class Chart:
 
 @dataclass(frozen=True)
 class Panel:
-    """Lines over sessions on one vertical scale, whose title gives the unit.
+    """Lines over sessions on one vertical scale, whose title gives the unit; NaN is skipped.
 
-    NaN is skipped. `base` is a value that the scale always holds, drawn as a line. `bands` have the
-    columns `low` and `high` by session, by the name of the line that they belong to. With `labels`
-    each line is a row of ticks beside one of these labels: its values are that label's number, from
-    1 at the bottom.
+    `base` is a value always held, drawn as a line. `bands` have `low` and `high` by session, by
+    line. With `labels` each line is ticks: its values are a label's number, from 1 at the bottom.
     """
 
     title: str
@@ -265,10 +248,8 @@ class Panel:
     def rows(self, ids: Mapping[str, str]) -> pd.DataFrame:
         """Return a row for each session with a value: its day as `t`, and the lines by their ids.
 
-        `ids` are those of the lines to be drawn, by name. The line of id v0 has the column `v0`,
-        its band the columns `lowv0` and `highv0`. If one of these is broken, the number of each
-        row's stretch is in a further column, such as `partv0` or `partlowv0`. Of several values of
-        one session the first counts.
+        Line v0 has the column `v0`, its band `lowv0` and `highv0`; broken, the stretch's number in
+        `partv0` or `partlowv0`.
         """
         columns = {ids[name]: line for name, line in self.lines.items() if name in ids}
         for name, band in self.bands.items():
@@ -286,10 +267,7 @@ class Panel:
         return frame
 
     def in_words(self, name: str) -> tuple[str, str]:
-        """Return the last value of a line in words, and its extremes.
-
-        For ticks both say how many there are.
-        """
+        """Return the last value of a line in words, and its extremes; for ticks, their number."""
         line = _in_order(self.lines[name])
         if self.labels:
             return f"{len(line)}", f"{len(line)} times"
@@ -313,10 +291,10 @@ def _written(value: float, form: Form) -> str:
 def over_sessions(
     title: str, panels: Sequence[Panel], *, hidden: Iterable[str] = (), dashed: Iterable[str] = ()
 ) -> Chart | None:
-    """Return panels one below the other on one time axis.
+    """Return panels one below the other on one time axis; None where fewer than two days have a
+    value.
 
-    Each panel leaves out its lines without a value; `hidden` lines are drawn once a reader switches
-    them on, `dashed` lines are drawn dashed. None where fewer than two days have a value.
+    `hidden` lines are drawn once a reader switches them on.
     """
     known = [
         (panel, name) for panel in panels for name in panel.lines if panel.lines[name].notna().any()
@@ -377,9 +355,8 @@ def square(
 ) -> Chart:
     """Return a square chart of points, with a diagonal on which `y` equals `x`.
 
-    `x, y` are shares, shown in percent; rows may have `low, high` (an interval of `y`), `n` (the
-    size of the point) and `chosen` (another colour). `axes` are the titles of x and y, `domain` the
-    lowest and the highest value of both; `joined` points have a line through them.
+    `x, y` are shares, in percent; rows may have `low, high` (of `y`), `n` (size) and `chosen`
+    (another colour). `axes` are titles, `domain` the ends of both; `joined` points have a line.
     """
     return Chart(
         title=title,
@@ -391,10 +368,10 @@ def square(
 
 
 def calibration(curves: Mapping[str, pd.DataFrame]) -> dict[str, Chart]:
-    """Return a square chart for each curve of `mean_probability, share_risen, n`, by its name.
+    """Return a square chart for each curve of `mean_probability, share_risen, n`, by name, on one
+    scale.
 
-    It shows the intervals `share_risen_low, share_risen_high` where a curve has them. All squares
-    have one scale, which holds every point; wide intervals are cut off at its ends.
+    With `share_risen_low, share_risen_high` where there are any, cut off at its ends.
     """
     short_names = {
         "mean_probability": "x",
@@ -431,8 +408,7 @@ def stacked(
 ) -> Chart:
     """Return a chart with a mark for each of the rows `value, kind, words` whose value is known.
 
-    The marks are stacked in `COLUMNS` columns over the axis of the values. `band` is an interval of
-    that axis to be shaded, None without one.
+    Stacked in `COLUMNS` columns over the axis; `band` is an interval to be shaded.
     """
     # Sorted, so that the values rise within a column too.
     known_rows = rows.dropna(subset=["value"]).sort_values("value", kind="stable")
@@ -469,11 +445,10 @@ def cells(
     is_signed: bool = False,
     is_written: bool = False,
 ) -> Chart:
-    """Return a map of the values of a matrix, in a stronger colour for a larger size.
+    """Return a map of the values of a matrix, in a stronger colour for a larger size; NaN is blank.
 
-    `side` is the width and the height of a cell in pixels, `form` how values are written. With
-    `is_signed` values above and below 0 have different colours; without it no value is below 0.
-    With `is_written` the values are in the cells. NaN is a blank.
+    `side` is a cell's width and height in pixels. `is_signed`: two colours; else no value is below
+    0. `is_written`: with values, in `form`.
     """
     rows = matrix.rename_axis("y").reset_index().melt("y", var_name="x").dropna()
     # Quantiles, so that a few extremes do not leave the other cells without colour.
@@ -546,9 +521,9 @@ def _descriptions() -> jinja2.Environment:
 
 
 def sparkline(words: str, lines: pd.DataFrame, base: float) -> Chart:
-    """Return a small chart without axes of a frame's columns, the main line first.
+    """Return a small chart without axes of a frame's columns, the main line first; NaN is a gap.
 
-    NaN is a gap. `base` is a value that is drawn as a level line.
+    `base` is drawn as a level line.
     """
     keys = [
         Key(f"v{number}", named(name), colour(str(name)), "", is_shown=True, is_dashed=False)

@@ -1,9 +1,8 @@
 """Write figures, dates and names in one way on pages, in reports, in charts and on the console.
 
-`fmt` writes a value by its kind, `ci` a figure of a row with its 95 % interval. A share (an
-accuracy, a probability, a return) is a percentage with one decimal, a coefficient (MCC, rank IC,
-AUC, a loss) has three decimals, a ratio (Sharpe, beta) two. Only differences have a plus sign.
-Dates are ISO 8601. Rules have names in words. A missing value, NaN or None, is "-".
+`fmt` writes a value by its kind, `ci` a figure with its 95 % interval. A share (accuracy,
+probability, return) is a percentage with one decimal, a coefficient (MCC, rank IC, AUC, loss) has
+three decimals, a ratio (Sharpe, beta) two. Only differences have a plus sign. Missing is "-".
 """
 
 import re
@@ -115,7 +114,7 @@ def side(column: str) -> str:
 def fmt(value: Any, kind: str = "coefficient", decimals: int | None = None) -> str:
     """Return a value as its kind is written, such as 53.5 %, .021, 1.25, 7,398 or 2016-12-30.
 
-    A negative number that rounds to 0 keeps its sign: [-.000, .017] includes 0.
+    A negative number that rounds to 0 keeps its sign: [-.000, .017].
     """
     if value is None or value != value:  # noqa: PLR0124 - NaN and NaT differ from themselves
         return "-"
@@ -135,9 +134,9 @@ def between(low: Any, high: Any, kind: str = "coefficient") -> str:
 
 
 def ci(row: Row, column: str) -> str:
-    """Return a figure and, where the row has one, its 95 % interval, such as 53.5 % [51.2, 56.1].
+    """Return a figure with its 95 % interval, such as 53.5 % [51.2, 56.1], where the row has one.
 
-    With the column of its standard deviation it is 57.4 % ± 1.9: `acc_mean±acc_sd`.
+    `acc_mean±acc_sd`: 57.4 % ± 1.9.
     """
     kind = kind_of(column)
     name, _, deviation = column.partition(":")[0].partition("±")
@@ -157,10 +156,7 @@ def interval(row: Row, name: str) -> str:
 
 
 def named(name: Any) -> str:
-    """Return a predictor, a rule or a portfolio in words, such as "every stock rises".
-
-    A network that learns relative returns is named after the network; an own name stays.
-    """
+    """Return a predictor, rule or portfolio in words, such as "every stock rises"."""
     if name is None or name != name:  # noqa: PLR0124 - NaN differs from itself
         return "-"
     known = str(name).removesuffix(RELATIVE)
@@ -229,11 +225,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def number(value: float, *, is_whole: bool = False) -> str:
-    """Return a number of any table, such as the answer of a query, with four decimals: .5744.
-
-    A whole number other than 0 has none, such as 7,398, and neither has any number of a column of
-    whole numbers (`is_whole`).
-    """
+    """Return a number of any table with four decimals: .5744; whole ones without: 7,398."""
     has_decimals = not is_whole and (value % 1 != 0 or abs(value) < 1)
     return fmt(float(value), "print" if has_decimals else "count")
 

@@ -1,7 +1,4 @@
-"""The report of a night: one self-contained HTML page, readable in ten years.
-
-It runs no scripts and makes no requests.
-"""
+"""The report of a night: one self-contained HTML page, readable in ten years, without scripts."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -31,13 +28,10 @@ NO_SECTOR = "no sector"
 
 
 def ranking_words(ranking: pd.DataFrame, scores: Sequence[Row], champion: Row | None = None) -> str:
-    """Say which ranker ranked a night's stocks, and how good its rankings have been.
+    """Say which ranker ranked a night's stocks, and how good it has been beside the best rule.
 
-    Its rankings are compared with those of the rule that has been the best so far. `ranking` has
-    `predictor, leg` and at least one row. `scores` has the columns of table `rank_score`, for each
-    predictor those over all nights on which it was scored so far; after a change of the market's
-    leg, only those of the ranking's leg count. `champion` is the row of table `champion` that holds
-    on this night; if it is of this ranker, its promotion is told too.
+    `ranking` has `predictor, leg` and a row. `scores` are rows of `rank_score` over all nights so
+    far, of the ranking's leg. `champion` is the row that holds on this night.
     """
     shown = ranking.iloc[0]
     of_leg = [row for row in scores if row["leg"] == shown["leg"]]
@@ -84,15 +78,14 @@ def night_report(
     """Render a night as one HTML page. All frames but `directions` may be empty.
 
     - `night` is the night's row;
-    - `directions` has a row for each stock, `symbol, name, sector`, FIGURES, and `direction` at the
-      nominal `level`, whose `threshold` is that of calibrated probabilities. Without a threshold
-      (None) or calibrated probabilities, one half decides on the probability shown;
-    - `scores` has for every night the scores of all nights up to it, `target, protocol, predictor,
-      nights, n, acc, acc_low, ...`; `rolling` has for every session the scores of the last
-      `ROLLING_SESSIONS` up to it, on all stock-days, `session, predictor, acc, acc_low, ...`;
-    - `bins` has the columns of table calibration_bin, `coverage` those of
-      `dtml.evaluation.calibration.coverage`. Of the `calibrations`, by run id, that of the night's
-      run calibrates the range of its seeds, and all of them the curve of `bins`;
+    - `directions`: `symbol, name, sector`, FIGURES, and `direction` at the `level`, whose
+      `threshold` is of calibrated probabilities; without, one half decides on the probability
+      shown;
+    - `scores` of all nights up to each: `target, protocol, predictor, nights, n, acc, acc_low,
+      ...`; `rolling` over `ROLLING_SESSIONS`, on all stock-days: `session, predictor, acc, acc_low,
+      ...`;
+    - `bins`: calibration_bin, `coverage`: `dtml.evaluation.calibration.coverage`; `calibrations` by
+      run id;
     - `facts` are what `night.html` shows as it is, from the `title` to the `receipt`;
     - a page `served` by the dashboard has its menu.
     """
@@ -137,15 +130,12 @@ def direction_rows(
 ) -> pd.DataFrame:
     """Return a row for each stock with its direction, the most probable rise first.
 
-    To the columns of `directions` it adds
+    It adds to `directions`
 
-    - `shown`, the probability by which rows are sorted (then by symbol), calibrated if the night
-      has calibrated probabilities;
-    - `low, high`, the range of the seeds on the scale of `shown`;
-    - `direction`, 'rise', 'fall' or 'none', as it is given or, without a threshold or calibrated
-      probabilities, a rise above one half;
-    - `drivers`, the symbols of the `FIRST_DRIVERS` stocks that the stock looks at most, the
-      strongest first.
+    - `shown`, the probability, calibrated if possible, by which rows are sorted (then by symbol);
+    - `low, high`, the range of the seeds on its scale;
+    - `direction`, 'rise', 'fall' or 'none', without a threshold a rise above one half;
+    - `drivers`, the `FIRST_DRIVERS` stocks that it looks at most, strongest first.
     """
     frame = directions.astype(dict.fromkeys(FIGURES, float))
     is_calibrated = bool(frame["calibrated"].notna().any())
@@ -168,11 +158,9 @@ def direction_rows(
 
 
 def _directions(rows: pd.DataFrame, threshold: float | None) -> Page:
-    """Return the page's values of the directions.
+    """Return the page's values of the directions, in groups, the most certain first.
 
-    The stocks are in groups by direction, the most certain first (those without one: the most
-    probable rise first), and all on one scale, which holds the abstention band too, unless the
-    stocks would fill less than half of it.
+    All on one scale, which holds the abstention band unless stocks would fill less than half.
     """
     is_calibrated = bool(rows["calibrated"].notna().any())
     values = rows[["shown", "low", "high"]].to_numpy(dtype=float).ravel()
@@ -213,9 +201,7 @@ def _directions(rows: pd.DataFrame, threshold: float | None) -> Page:
 def _scores(title: str, scores: pd.DataFrame, rolling: pd.DataFrame) -> Page:
     """Return the sentence on the directions so far, a table for each protocol, and the chart.
 
-    `scores` and `rolling` are as in `night_report`. The chart's lines show for each session the
-    scores of the last `ROLLING_SESSIONS` up to it; while there are none yet, those of all nights up
-    to it.
+    Its lines are `rolling` or, while there is none, over all nights.
     """
     latest = scores[scores["target"] == scores["target"].max()]
     ordered = latest.assign(rule=latest["predictor"] != MODEL).sort_values(["rule", "predictor"])
@@ -239,11 +225,7 @@ def _scores(title: str, scores: pd.DataFrame, rolling: pd.DataFrame) -> Page:
 
 
 def coverage_chart(rows: pd.DataFrame, level: float) -> Chart:
-    """Return the actual coverage of each nominal level, with its interval if one is known.
-
-    `rows` are those of `dtml.evaluation.calibration.coverage`. The page's own `level` has another
-    colour.
-    """
+    """Return the actual coverage of each nominal level, with its interval; `level` has a colour."""
     columns = ["level", "coverage", "coverage_low", "coverage_high"]
     points = rows[columns].set_axis(["x", "y", "low", "high"], axis=1)
     # Few days have no interval: without the columns of its ends, the chart draws none.
@@ -287,11 +269,9 @@ def heat_map(attention: Attention, sectors: "pd.Series[Any]") -> Chart | None:
 
 
 def sector_map(attention: Attention, sectors: "pd.Series[Any]") -> Chart | None:
-    """Return the map of how much attention the stocks of each sector give to those of each sector.
+    """Return the map of how much attention stocks of a sector (row) give to those of another.
 
-    It is relative to attention without any preference; rows look at columns. Stocks without a
-    sector count as one sector more. None with fewer than two sectors, or where a pair of stocks has
-    no weight.
+    Relative to no preference; no sector is one more. None below two, or without a pair's weight.
     """
     numbers, known = pd.factorize(sectors.reindex(attention.symbols), sort=True)
     names = [*known, *([NO_SECTOR] if (numbers < 0).any() else [])]

@@ -1,7 +1,4 @@
-"""The report of a ranking: how well the stocks of a day were ranked, and what it earns after costs.
-
-The page of a market's nights shows the same tear sheet (`sheet_values`).
-"""
+"""The report of a ranking: how well a day's stocks were ranked, and what it earns after costs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -56,10 +53,7 @@ DERIVED = ["total", "gross_total", "net_total", "cost"]
 
 
 def sheet_charts(sheet: TearSheet) -> dict[str, Chart | None]:
-    """Return the charts of lines, months and single days; None where there is no data.
-
-    Lines need two days with a value.
-    """
+    """Return the charts of lines, of two days or more, months and single days, or None."""
     lines: dict[str, pd.Series[float]] = {}
     bands: dict[str, pd.DataFrame] = {}
     for name in filter(None, (sheet.predictor, sheet.rule)):
@@ -99,8 +93,8 @@ def estimates(
 ) -> Chart | None:
     """Return a bar for each row, with its interval where it has one; None without a row.
 
-    `column:kind` is the figure, whose ends are in `COLUMN_low` and `COLUMN_high`. `names` is the
-    column of what the rows are, and `axis` says what the figure is.
+    `column:kind` is the figure, ends in `COLUMN_low` and `COLUMN_high`; `names` a column; `axis`
+    words.
     """
     value = column.partition(":")[0]
     known = rows.dropna(subset=value)
@@ -131,9 +125,8 @@ def sheet_values(
 ) -> Page:
     """Return what `ranking_sheet.html` shows of a tear sheet: `answers` in a word, and `sheet`.
 
-    `unit` is "nights" or "days". `strongest` is the strongest rule, as `beside_strongest_rule`
-    returns it with its name as `other`. `sql` has the statement of each chart's rows, by the
-    chart's name.
+    `unit` is "nights" or "days"; `strongest` of `beside_strongest_rule`, as `other`; `sql` by
+    chart.
     """
     found = answers(sheet)
     of_rule = sheet.cumulative.loc[sheet.cumulative["predictor"] == sheet.rule, "rank_ic"]
@@ -160,11 +153,7 @@ def sheet_values(
 
 
 def csv_address(table: pd.DataFrame) -> str:
-    """Return an address that is the table as CSV itself, so that a page alone can offer it.
-
-    It makes the page heavier, so figures have five digits, and columns that follow from others
-    (DERIVED) are left out.
-    """
+    """Return an address that is the table as CSV itself, five digits a figure, without DERIVED."""
     rows = table.drop(columns=DERIVED, errors="ignore")
     text = rows.to_csv(index=False, float_format="%.5g", date_format="%Y-%m-%d")
     return f"data:text/csv;charset=utf-8,{quote(text, safe=',:-._ ')}".replace(" ", "%20")
@@ -209,8 +198,7 @@ def _verdict(estimate: Estimate) -> str | None:
 class Ranking:
     """A ranking as stored: its row, scores, paired differences, and portfolios after costs.
 
-    They have the columns of db's tables of rankings. `sheet` is its tear sheet, None where the file
-    beside its page is missing.
+    `sheet` is its tear sheet, None without the file beside its page.
     """
 
     row: Row
@@ -242,10 +230,7 @@ def sentence(ranking: Ranking) -> str:
 
 
 def verdict(ranking: Ranking) -> str:
-    """Say whether the blend beats the strongest rule, and what it earns if it was traded.
-
-    It is traded in the way that validation days chose.
-    """
+    """Say whether the blend beats the strongest rule, and what it earns, traded as validated."""
     words = said("walk_verdict", ranking.days, HEADLINE, ranking.strongest)
     rows = net_rows(ranking)
     chosen = rows.get(VERSIONS[-1])
@@ -330,10 +315,7 @@ def markdown_report(ranking: Ranking) -> str:
 
 
 def whole_scores(ranking: Ranking) -> list[Row]:
-    """Return the scores over all days on the trained leg, the worst first.
-
-    Before these come predictors that could be scored on no day.
-    """
+    """Return the scores over all days on the trained leg, the worst first, none before."""
     scores = ranking.scores
     is_whole = (scores["leg"] == ranking.row["leg"]) & (scores["slice"] == "all")
     return records(scores[is_whole].sort_values("rank_ic", na_position="first"))
@@ -349,8 +331,7 @@ def net_rows(ranking: Ranking) -> dict[str, Row]:
 def frontier(portfolios: pd.DataFrame) -> Chart | None:
     """Return the chart of net return a year against turnover; None where nothing was validated.
 
-    It shows all ways to trade on validation days, and on the other days the chosen ones and equal
-    parts of all stocks.
+    Of all ways on validation days, and of the chosen ones and equal parts on the others.
     """
     if not (portfolios["span"] == "validation").any():
         return None
@@ -372,8 +353,7 @@ def ranking_page(
 ) -> str:
     """Render a ranking as one HTML file without requests; `served` by the dashboard, it links back.
 
-    `sql` has the statements behind charts, by their names, to which a served page links. A served
-    page may show the `skill_of_nights` of the market, whose `ranker` is scored by a row `score`.
+    `sql` has statements by chart. It may show the `skill_of_nights`, of `ranker` and `score`.
     """
     scores = ranking.scores
     strongest = ranking.strongest

@@ -30,11 +30,7 @@ def apart(row: Row, name: str) -> str | None:
 
 
 def environment(folder: Path | None = None, *, autoescape: bool = True) -> jinja2.Environment:
-    """Return the templates of `folder`, if given, and of this package.
-
-    They write with the kinds and functions of `figures` as filters; a value that was not passed is
-    an error.
-    """
+    """Return the templates of `folder` and this package, with `figures` as filters, strict."""
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader([folder, TEMPLATES] if folder else TEMPLATES),
         autoescape=autoescape,  # noqa: S701 - off for plain text alone

@@ -1,7 +1,7 @@
 """The page of SQL: a statement that a visitor types, or that of a view's rows.
 
-It shows the answer, read as `dtml query` reads it, with a chart where it has a date. An answer can
-be downloaded as CSV, JSON or Parquet, sent no faster than it is read."""
+The answer has a chart where it has a date, and can be downloaded as CSV, JSON or Parquet.
+"""
 
 import asyncio
 import logging
@@ -65,7 +65,7 @@ TOPICS = {
 
 
 def rows_of(view: View, where: Mapping[str, object]) -> str:
-    """Return the statement of a view's rows in which each of these columns has its value.
+    """Return the statement of a view's rows in which these columns have these values.
 
     Raises UsageError for a column that the view lacks.
     """
@@ -109,8 +109,7 @@ def table_page(
 ) -> Page:
     """Return the page of SQL with a view's rows in which these columns have these values.
 
-    `interruption` ends the reading when the visitor leaves. Raises NotThereError for a view that is
-    not documented.
+    Raises NotThereError for a view that is not documented.
     """
     if name not in views():
         raise NotThereError(f"there is no view {name!r}: /tables lists all views")
@@ -121,9 +120,7 @@ def table_page(
 def sql_page(engine: Engine, sql: str, market: str | None, interruption: Interruption) -> Page:
     """Return the page with the box for SQL, and the answer to `sql` unless it is empty.
 
-    The page offers the twenty questions about a market, by default the store's first, as examples:
-    `starts` has the title, the note and the SQL of each, and `about` is that market. Without an
-    answer, `rows` is None.
+    `starts` are the twenty questions about the market `about`. Without an answer, `rows` is None.
     """
     if market is None:
         with reading(engine) as conn:
@@ -138,9 +135,7 @@ def sql_page(engine: Engine, sql: str, market: str | None, interruption: Interru
 def answer(engine: Engine, sql: str, interruption: Interruption) -> Page:
     """Return the first rows of an answer, at most SHOWN, and its chart, or the error in its SQL.
 
-    Of each column, `numeric` says whether it has numbers, and `whole` whether these are all whole.
-    After an error `rows` is None, `wrong` is the message, and of the other keys only `sql` is
-    there. `interruption` ends the reading.
+    Columns are `numeric`, or even `whole`. After an error `rows` is None and `wrong` the message.
     """
     try:
         # One row more than is shown tells whether there are more.
@@ -165,11 +160,9 @@ def answer(engine: Engine, sql: str, interruption: Interruption) -> Page:
 def answer_chart(rows: pd.DataFrame) -> Chart | None:
     """Return a chart of an answer with a column of dates and one of fractions; None for others.
 
-    Where no two rows have the same date, it has a panel for each of the first PANELS columns of
-    fractions. Else it has one panel, of the first column of fractions, with a line for each value
-    of the first other column that divides the rows into at most LINES lines, the one that ends
-    highest first; None where no column does. None also for an answer in which two columns have one
-    name, and for one in which fewer than two days have a value.
+    With one row a date, a panel for each of the first PANELS columns of fractions. Else one panel,
+    with a line for each value of the first column of at most LINES, the one that ends highest
+    first. None with equal names, and for fewer than two days.
     """
     if rows.columns.duplicated().any():  # a column could not be chosen by its name
         return None
@@ -199,11 +192,7 @@ def answer_chart(rows: pd.DataFrame) -> Chart | None:
 
 
 def _names_lines(values: "pd.Series[Any]", days: "pd.Series[Any]") -> bool:
-    """Return whether the values of a column can name the lines of a chart, one line for each value.
-
-    They can if they are neither numbers nor JSON, if there are at most `LINES` values, and if no
-    value has two rows of one day.
-    """
+    """Return whether a column can name lines: at most `LINES`, no numbers, one row a day."""
     if pd.api.types.is_numeric_dtype(values) or not values.map(pd.api.types.is_hashable).all():
         return False
     return values.nunique() <= LINES and not pd.concat([days, values], axis=1).duplicated().any()
@@ -233,7 +222,7 @@ File = SpooledTemporaryFile[bytes]
 def answer_file(engine: Engine, sql: str, form: str, interruption: Interruption) -> File:
     """Return all rows of an answer as an open file, positioned at its end.
 
-    `form` is one of FORMS. Raises UsageError for another form, and for more than LARGEST bytes.
+    Raises UsageError for a form that is none of FORMS, and for more than LARGEST bytes.
     """
     if form not in FORMS:
         forms = ", ".join(f"rows.{known_form}" for known_form in FORMS)
@@ -251,10 +240,7 @@ def answer_file(engine: Engine, sql: str, form: str, interruption: Interruption)
 
 
 class Download(Response):
-    """Send a file no faster than its client reads it, and close it in the end, even after an error.
-
-    Sending stops when the client takes longer than READER_LIMIT_S for CHUNK bytes.
-    """
+    """Send a file no faster than its client reads, READER_LIMIT_S for CHUNK; close it."""
 
     def __init__(self, file: File, form: str) -> None:
         self.file = file

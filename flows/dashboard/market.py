@@ -1,7 +1,6 @@
 """The page of one market: a night's ranking and orders, and how good its rankings have been.
 
-A page is a mapping, from which the template of its name is rendered. Missing values (NaN, None) are
-rendered as "-".
+Its template is rendered from a mapping, NaN and None as "-".
 """
 
 from collections.abc import Mapping
@@ -41,11 +40,9 @@ def market_page(
 ) -> Page:
     """Return the page of the night whose last session was `as_of`, by default of the newest.
 
-    `shown` is the night whose ranking and directions the page has: the night itself if it is
-    complete, else the last complete one before it, None if there is none. `times` maps a market to
-    how late it is, which is shown only on the page of the newest night. `before` and `after` are
-    the `as_of` of the nights next to this one. The page of a market without nights has its models
-    instead. Raises NotThereError for an unknown market or night.
+    `shown` is the night of ranking and directions: this or the last complete one before, or None.
+    `times` is shown only for the newest. `before` and `after` are neighbouring nights. Without
+    nights, it has the market's models. Raises NotThereError for an unknown market or night.
     """
     require_market(conn, market)
     night = night_of(conn, market, as_of)
@@ -106,10 +103,7 @@ def market_page(
 
 
 def _ranking_and_directions(night: NightFacts, last_alerts: date | None) -> Page:
-    """Return a night's ranking beside its directions, the orders, and how good rankings have been.
-
-    Each stock of the ranking has its `direction`, and the `weight` that the account is to hold.
-    """
+    """Return a night's ranking with `direction` and `weight`, orders, and how good it was."""
     found = morning(night.conn, night.market, night, last_alerts)
     predictions = read(
         night.conn,
@@ -143,10 +137,9 @@ def _ranking_and_directions(night: NightFacts, last_alerts: date | None) -> Page
 
 
 def account_chart(returns: pd.DataFrame) -> Chart | None:
-    """Return a chart of the paper account's equity, from the rows of `paper_account.paper_returns`.
+    """Return a chart of the paper account, without costs too, of equal parts, and of the index.
 
-    None where the account has fewer than two sessions. The chart also has the account without
-    costs, equal parts of all stocks, and the index.
+    None where the account has fewer than two sessions.
     """
     equities = returns.pivot(index="session", columns="portfolio", values="equity")
     lines = {str(name): line for name, line in equities.items()}
@@ -157,8 +150,7 @@ def account_chart(returns: pd.DataFrame) -> Chart | None:
 def night_of(conn: Connection, market: str, as_of: date | None) -> NightFacts | None:
     """Return the night whose last session was `as_of`, by default the newest, scored by its target.
 
-    None for a market without nights, if `as_of` is None. Raises NotThereError if there is no night
-    of the day `as_of`; it names the nearest nights, if there are any.
+    None for a market without nights; raises NotThereError, naming the nearest, for an unknown day.
     """
     night = night_facts(conn, market, settled=True, as_of=where.given(as_of))
     if night is not None or as_of is None:

@@ -1,8 +1,4 @@
-"""The page of how well the nights of a market ranked its stocks: a tear sheet of stored rankings.
-
-Everything is read from documented views. What is stored already, such as the rank IC of each night
-and its running interval, is not computed again.
-"""
+"""The page of how well a market's nights ranked its stocks: a tear sheet of views."""
 
 from datetime import date
 from functools import partial
@@ -30,12 +26,10 @@ NIGHTS = 252  # of whose single stocks the page computes figures, at most
 
 
 def market_ranking_page(conn: Connection, market: str) -> Page:
-    """Return the page of the ranking that a market's nights show.
+    """Return the page of the ranking that a market's nights show, kept until something has changed.
 
-    `ranker` is None before the first ranking. The costs are those of the market's file, and unknown
-    where it cannot be read. The page is kept, and computed again only after a night has ranked or
-    scored stocks, or the costs have changed. Raises NotThereError for a market that the store
-    lacks.
+    `ranker` is None before the first. Costs are those of the market's file, if it can be read.
+    Raises NotThereError for an unknown market.
     """
     require_market(conn, market)
     shown = read_row(

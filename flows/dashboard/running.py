@@ -1,7 +1,4 @@
-"""What is running, and how the last night of each market stands.
-
-Beside nights these are backtests, trainings of translators, and the queue of texts.
-"""
+"""What is running (nights, backtests, translators, queues), and each market's last night."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,11 +27,10 @@ SILENT_FOLDS = 5  # times the pace of its folds: a backtest that is silent longe
 
 @dataclass(frozen=True)
 class Work:
-    """Hold how far a piece of work is.
+    """How far a piece of work is.
 
-    `kind` is what it is ("night", "backtest", "training", "translations"), `name` which one.
-    `stage` says in words what is being done, and `done` the share that is done, 0 to 1, where that
-    is known. `is_alive` tells whether it is still worked on, as far as one can see.
+    `kind` is "night", "backtest", "training" or "translations"; `done` a share, 0 to 1, where
+    known; `is_alive`: it is still worked on, as far as one can see.
     """
 
     kind: str
@@ -102,11 +98,9 @@ def state_of_night(
 
 
 def summary_of_states(states: Mapping[str, State]) -> str:
-    """Say in a few words whether the last nights of several markets are well.
+    """Say in a few words whether the last nights of several markets are well; empty for one.
 
-    A night that ended after the open is named as late, and one that runs as running; one that was
-    late but in time is well. Empty without two markets with a night: the page of a single one says
-    it beside its name.
+    Late is a night that ended after the open.
     """
     words = {market: state.kind for market, state in states.items() if state.night}
     if len(words) < 2:
@@ -136,10 +130,9 @@ def live_page(conn: Connection, now: datetime, times: Mapping[str, Timeliness]) 
 def running_page(
     conn: Connection, every: int, now: datetime, times: Mapping[str, Timeliness]
 ) -> Page:
-    """Return the page of the nights that are running, each with its stages, and of queued texts.
+    """Return the page of running nights, with stages, and of queued texts by model and status.
 
-    `queue` has the number of texts to translate by model and status. `every` is the number of
-    seconds after which the page is loaded again; 0 for never.
+    Loaded again `every` seconds (0: never).
     """
     counts = translations.queue_counts(conn).pivot(index="model", columns="status", values="n")
     return {
@@ -160,9 +153,8 @@ def other_work(conn: Connection, now: datetime) -> list[Work]:
 def running_night(conn: Connection, night: Row, now: datetime) -> Row:
     """Return a night that is running or was interrupted, with its stages.
 
-    Each stage has its `seconds` so far, and those that it took in the night `before`, whose stages
-    that this night has not begun yet come last, without a status. `stage` is the stage that is
-    running, None between two. `work` is the night as a piece of work.
+    Each has its `seconds`, and those of the night `before`; stages not begun come last, without a
+    status. `stage` is the running one, None between two. `work` is the night.
     """
     market, as_of = night["market"], night["as_of"]
     stages = partial(read, conn, "stage_log", market=market, order="started_at, stage")
@@ -191,10 +183,9 @@ def running_night(conn: Connection, night: Row, now: datetime) -> Row:
 
 
 def _backtests(conn: Connection, now: datetime) -> list[Work]:
-    """Return the backtests that have begun in the last days and have not ended.
+    """Return the backtests begun in the last days and not ended, by the share of days `done`.
 
-    `done` is the share of its days whose folds are done. A backtest is worked on while it is silent
-    for no longer than `SILENT_FOLDS` times the median time from one fold's model to the next.
+    Alive while silent for at most `SILENT_FOLDS` times the median time of a fold.
     """
     works = []
     begun = read(conn, "backtest", finished_at=None, created_at=where.since(now - SHOWN_FOR))
@@ -228,10 +219,7 @@ def _backtests(conn: Connection, now: datetime) -> list[Work]:
 
 
 def _translators(conn: Connection, now: datetime) -> list[Work]:
-    """Return the trainings of translators that logged a step not long ago.
-
-    A model has languages once its first training has ended and it is stored; it is left out then.
-    """
+    """Return the trainings of translators, not stored yet, that logged a step not long ago."""
     return [
         Work(
             kind="training",
@@ -245,10 +233,7 @@ def _translators(conn: Connection, now: datetime) -> list[Work]:
 
 
 def _translation_queues(conn: Connection, now: datetime) -> list[Work]:
-    """Return the queues of texts that still wait or are being translated.
-
-    A queue is worked on if a text of it is taken, or was done in the last minutes.
-    """
+    """Return the queues of texts that wait; alive if a text is taken or was just done."""
     works = []
     waiting = translations.queue_counts(conn, ["queued", "taken"])
     taken = waiting.loc[waiting["status"] == "taken", "model"]

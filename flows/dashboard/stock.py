@@ -39,11 +39,9 @@ def stock_page(
 ) -> Page:
     """Return the page of a stock: its predictions by models of a kind, and their outcomes.
 
-    The predictions are the newest ones of the sessions `first` to `last`, at most LONGEST, or SHOWN
-    where neither is given; the table has the newest SHOWN of them. Decisions are those at the
-    default level of their model; `spans` and `whole` score the raw probability, without a band.
-    Raises UsageError for an unknown kind or a wrong span, NotThereError for an unknown market or
-    stock.
+    The newest of the sessions `first` to `last`, at most LONGEST (SHOWN without either, and in the
+    table), at their model's default level; `spans` and `whole` score the raw probability. Raises
+    UsageError for an unknown kind or wrong span, NotThereError for an unknown market or stock.
     """
     if kind not in KINDS:
         raise UsageError(f"kind {kind!r} is not one of {', '.join(KINDS)}: choose one of these")
@@ -136,11 +134,7 @@ def _place_before(predictions: pd.DataFrame, stock: Row) -> float | None:
 
 
 def meant_symbol(conn: Connection, market: str, text: str) -> str:
-    """Return the stock that a user's text means; the text itself where that is not clear.
-
-    Where no stock has exactly this symbol, it is the only one of the newest night that has it in
-    other letters, small or capital.
-    """
+    """Return the stock that a text means, in any case if only one does; else the text."""
     if markets.is_known(conn, market, text):
         return text
     symbols = _predicted_symbols(conn, market)
@@ -154,11 +148,10 @@ def _predicted_symbols(conn: Connection, market: str) -> list[str]:
 
 
 def span_scores(predictions: pd.DataFrame) -> list[Row]:
-    """Score a stock's directions beside those of the naive rules, on the same sessions.
+    """Score a stock's directions beside those of the naive rules, on the same sessions with an
+    outcome.
 
-    These are the sessions with an outcome and a direction of every rule. If there are none, the
-    model alone is scored, on all sessions with an outcome. MCC is 0 when one class is never
-    predicted.
+    Without any, the model alone. MCC is 0 when a class is never predicted.
     """
     scored = predictions.dropna(subset=["realised_return"])
     columns = {MODEL: "direction"}
@@ -186,10 +179,8 @@ def span_scores(predictions: pd.DataFrame) -> list[Row]:
 def stock_chart(symbol: str, predictions: pd.DataFrame, bars: pd.DataFrame) -> Chart | None:
     """Return a chart of a stock's prices, directions and probabilities over the same sessions.
 
-    `predictions` has one of each session; its decisions are marked by whether they were correct.
-    The close is shown as it was traded and, if that differs, as adjusted for splits and dividends.
-    The band around the probability of a rise is one standard deviation over the seeds on each side.
-    None where fewer than two days have a value.
+    Decisions are marked by correctness; the close as traded and, if different, adjusted; one
+    standard deviation over the seeds on each side. None below two days.
     """
     by_session = bars.set_index("session")
     by_target = predictions.set_index("target")

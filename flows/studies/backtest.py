@@ -1,9 +1,8 @@
 """Walk forward through history as the nights would have, and score and publish what comes of it.
 
-A backtest is divided into folds: each trains one model and predicts the sessions after its
-training. A job runs one fold and stores nothing but its weights. So jobs can run in this process,
-in other processes or on other machines. One process stores what each returns, scores the results
-of all, and trades them in portfolios."""
+Each fold trains one model and predicts the sessions after it. A job runs one, in any process or on
+another machine, and stores nothing but weights. One process stores and scores all, and trades them.
+"""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -84,11 +83,7 @@ PricesKnown = Literal["now", "then"]
 
 @dataclass(frozen=True)
 class Fold:
-    """Hold the span of one model.
-
-    It is trained on bars up to the close of `as_of`, and predicts the sessions first .. last, both
-    included.
-    """
+    """The span of one model: trained up to the close of `as_of`, it predicts first..last."""
 
     number: int  # from 1
     as_of: date
@@ -120,8 +115,7 @@ class Plan:
     def strategies(self) -> list[Strategy]:
         """Return the strategies that are traded: every form of portfolio in two versions.
 
-        One is filled at the next open, with the costs of the plan. The other is filled at the close
-        without any costs, as in published papers.
+        Filled at the next open with the plan's costs; or at the close without any, as published.
         """
         costs: dict[Fill, Costs] = {"next_open": self.costs, "close": FREE}
         return [
@@ -133,10 +127,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Job:
-    """Describe one fold in plain values, which can be sent to another process.
-
-    A field that has the name of a field of `Backtest` or `Plan` has the same value.
-    """
+    """Describe one fold in plain values for another process, named as in `Backtest` and `Plan`."""
 
     backtest: str  # its name
     request: RunRequest
@@ -148,10 +139,7 @@ class Job:
 
 @dataclass(frozen=True)
 class FoldRun:
-    """Hold what a job made: the row of its run, the bands of its calibration, its predictions.
-
-    `refused` has the reason of each refused night, by the night's `as_of` as text.
-    """
+    """What a job made: its run's row, bands, predictions, and `refused` nights by day."""
 
     fold: Fold
     run: Mapping[str, Any]
@@ -199,11 +187,7 @@ def on_cluster(address: str, seeds: int, jobs: Sequence[Job]) -> Iterator[FoldRu
 
 @dataclass(frozen=True)
 class Result:
-    """Hold a backtest as it is stored.
-
-    `row` is its row of the table `backtest`. The frames are those of `backtest_fold` (with the
-    column `validation_acc` too), `backtest_score` and `backtest_portfolio`.
-    """
+    """A backtest as stored: its row, folds (with `validation_acc`), scores, portfolios."""
 
     row: dict[str, Any]
     folds: pd.DataFrame
@@ -234,10 +218,7 @@ def store_outcomes(
     *,
     known_at: datetime,
 ) -> None:
-    """Store the outcomes of stock-days, as a night's scoring would.
-
-    Nights that these settle are scored too, beside rules computed from bars up to `last`.
-    """
+    """Store the outcomes of stock-days, and score nights that these settle, as a night would."""
     rows = stock_day_rows(days, movement=movement)
     record_outcomes(
         conn,
@@ -250,10 +231,9 @@ def store_outcomes(
 
 @dataclass(frozen=True)
 class Backtest(Study[Result]):
-    """Hold a plan with its market opened and its folds laid out.
+    """A plan with its market opened and its folds laid out.
 
-    Outcomes come from bars as known at `known_at`, the watermark of the bars when the backtest was
-    opened. `Nights` says when the bars were known that trainings and predictions read.
+    Outcomes come from bars as known at `known_at`, when it was opened; for others see `Nights`.
     """
 
     context: MarketContext
@@ -280,11 +260,7 @@ class Backtest(Study[Result]):
 
     @cached_property
     def id(self) -> str:
-        """Return the name of the backtest.
-
-        Earlier versions of bars are not in its digest, though prices known "then" read them: a
-        store never changes them.
-        """
+        """Return the name of the backtest; what "then" reads never changes."""
         settings = [
             asdict(self.plan),
             asdict(self.context.experiment),
@@ -326,10 +302,7 @@ class Backtest(Study[Result]):
 
     @cached_property
     def record(self) -> TrackRecord:
-        """Return the predictions of all folds, and their outcomes.
-
-        Raises DtmlError if no night has a prediction.
-        """
+        """Return all predictions and outcomes; raises DtmlError without any prediction."""
         market = self.context.market
         with reading(self.engine) as conn:
             predicted = query(conn, "backtest_predictions", backtest=self.id)
@@ -379,8 +352,8 @@ class Backtest(Study[Result]):
     def make(self) -> None:
         """Train and predict fold by fold, then score.
 
-        Raises DtmlError when a fold cannot be trained, when every night was refused, and when a
-        portfolio has lost all its equity.
+        Raises DtmlError when a fold cannot be trained, every night was refused, or all equity is
+        lost.
         """
         with transaction(self.engine) as conn:
             save(conn, "backtest", self._row())
@@ -416,8 +389,7 @@ class Backtest(Study[Result]):
     def add(self, stored: Result) -> None:
         """Store which stocks looked at which when each session of `attention` was predicted.
 
-        The session is predicted again by the model of its fold, from the bars that its night read.
-        Nothing is stored for a refused night.
+        By its fold's model, from its night's bars; nothing for a refused night.
         """
         for day in self.attention:
             as_of = previous_session(self.context.market.calendar, day)
@@ -476,14 +448,11 @@ def open_backtest(
 ) -> Backtest:
     """Open the stored prices of a market, and lay out the folds.
 
-    They run on the Dask cluster at the address `cluster` or, without one, here or in several
-    `workers`. On a cluster, each of several seeds of a fold is trained by a task of its own.
+    They run here, in `workers`, or on the Dask `cluster`, where each seed is a task.
 
-    Raises UsageError where the store lacks prices of the last sessions of the plan; where the plan
-    has no session, or too short a history before it; for a day of `attention` that is no session of
-    it; where folds with a warm start would be trained side by side; and for a plan with prices
-    known "then", where too few bars of the first training's last session were known when the next
-    session opened.
+    Raises UsageError where the store lacks prices of the last sessions; for a plan without a
+    session, or with too short a history; for a day of `attention` outside it; for warm starts side
+    by side; and for prices known "then" where too few of the first training were known in time.
     """
     context = open_stored_context(request)
     calendar = context.market.calendar
@@ -555,9 +524,10 @@ def _runner(experiment: Experiment, workers: int, cluster: str | None) -> Runner
 
 
 def folds(sessions: pd.DatetimeIndex, retrain_every: int) -> tuple[Fold, ...]:
-    """Return the folds that predict all sessions but the first, `retrain_every` sessions each.
+    """Return the folds that predict all sessions but the first, `retrain_every` each, the last
+    fewer.
 
-    Each is trained as of the session before. The last may be shorter.
+    Each is trained as of the session before.
     """
     days = sessions.date
     return tuple(
@@ -572,10 +542,10 @@ def folds(sessions: pd.DatetimeIndex, retrain_every: int) -> tuple[Fold, ...]:
 
 
 def run_fold(job: Job, _trained: Sequence[Any] = ()) -> FoldRun:
-    """Train as of the fold's day, and predict each of its sessions as its night would have.
+    """Train as of the fold's day, resuming, and predict each of its sessions as its night would
+    have.
 
-    If a job is killed, its training resumes when the job is run again. What was `_trained` before
-    is only waited for.
+    What was `_trained` before is only waited for.
     """
     start = time.perf_counter()
     tonight, nights = _open_job(job)
@@ -607,11 +577,7 @@ def run_fold(job: Job, _trained: Sequence[Any] = ()) -> FoldRun:
 
 
 def run_seed(job: Job, seed: int) -> None:
-    """Train one seed of a fold from random weights, and leave its state for `run_fold`.
-
-    The training has the same arguments as in `run_fold`, so that both have the same state folder.
-    If it fails, the fold trains the seed again, and raises the error.
-    """
+    """Train one seed of a fold, and leave its state for `run_fold`, or a failure."""
     with suppress(Exception):
         tonight, nights = _open_job(job)
         fit_seed(tonight, seed, kind="backtest", serves=nights.digest)
@@ -620,7 +586,7 @@ def run_seed(job: Job, seed: int) -> None:
 def _open_job(job: Job) -> tuple[Tonight, "Nights"]:
     """Return the night of the training, with bars as it knows them, and the nights to predict.
 
-    Raises UsageError where this process has another store than the backtest.
+    Raises UsageError where this process has another store.
     """
     context = open_stored_context(job.request)
     if location(context.engine) != job.store:
@@ -638,9 +604,8 @@ def _open_job(job: Job) -> tuple[Tonight, "Nights"]:
 class Nights:
     """Predict the nights of a fold.
 
-    If `prices_known` is "now", each night predicts from its part of the bars as known at
-    `known_at`, which are read once. If it is "then", these serve only for the `digest`, and each
-    night reads the versions that were known before the session that it predicts.
+    With `prices_known` "now", each from its part of the bars as known at `known_at`, read once;
+    with "then", each from versions known before the session that it predicts.
     """
 
     context: MarketContext
@@ -665,8 +630,7 @@ class Nights:
     def known_before(self, as_of: date) -> datetime:
         """Return the moment for which the training or the night of `as_of` reads its bars.
 
-        If `prices_known` is "then", it is the open of the session after `as_of`, as for a missed
-        night that is run later (`flows.nightly.night`), but never after `known_at`.
+        With "then", the open of the next session, as for a missed night, at most `known_at`.
         """
         if self.prices_known == "now":
             return self.known_at
@@ -677,8 +641,7 @@ class Nights:
     def digest(self) -> str:
         """Return a text that differs where equal models could predict or refuse differently.
 
-        It is made of a digest of the bars as known at `known_at`, the fold, the checks of the
-        market and, if `prices_known` is "then", a digest of the bars of each night.
+        By bars as known at `known_at`, fold, checks and, with "then", the bars of each night.
         """
         digests_of_nights = ""
         if self.prices_known == "then":
@@ -687,11 +650,10 @@ class Nights:
         return f"{digest_of(self.bars)} {self.fold} {checks} {digests_of_nights}"
 
     def predict(self, model: Model) -> tuple[pd.DataFrame, dict[str, str]]:
-        """Return the predictions of every night, and the reason of each refused one.
+        """Return the predictions of every night, and the reason of each refused one by `as_of` as
+        text.
 
-        They are what the nightly job would have predicted and refused. The frame has the columns of
-        `predict_windows` and `known_at`, but none if every night was refused. The reasons are by
-        `as_of` as text, as JSON holds keys.
+        Columns of `predict_windows` and `known_at`; none if every night was refused.
         """
         predictions = [pd.DataFrame()]  # `concat` needs a frame even if every night is refused
         refused: dict[str, str] = {}
@@ -714,10 +676,7 @@ class Nights:
         return self.bars.iloc[begin:end]
 
     def _predictions_of(self, model: Model, as_of: date) -> pd.DataFrame:
-        """Return the predictions of one night; raise DtmlError for one that is refused.
-
-        Their `known_at` is the watermark of the bars that the night reads.
-        """
+        """Return one night's predictions, with their watermark; DtmlError for a refused one."""
         bars = self.bars_of(as_of)
         symbols_today = bars.loc[bars["session"] == pd.Timestamp(as_of), "symbol"]
         bars_lacking = shortage(self.context, as_of, set(symbols_today))
@@ -814,10 +773,10 @@ class Traded(NamedTuple):
 
 
 def _traded(backtest: Backtest) -> list[Traded]:
-    """Trade the predictions by each strategy, and hold the index and equal parts for comparison.
+    """Trade the predictions by each strategy, and hold the index and equal parts from the next
+    open.
 
-    The last two are bought at the next open. Portfolios without a single session are left out: that
-    of the index has none if the store has no opens of it.
+    Portfolios without a session are left out, as of an index without opens.
     """
     context, record, bars = backtest.context, backtest.record, backtest.scored_bars
     quotes = quotes_of(context, bars, record.symbols)

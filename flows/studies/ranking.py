@@ -1,8 +1,7 @@
 """Rank the stocks of past days by every model and rule, and score the rankings.
 
-A walk trains the models again every quarter of a year on the days before it. What they rank is
-scored and stored once. Each training is done once, its scores kept in a file; some run side by
-side.
+A walk trains the models again every quarter of a year. Each training is done once, its scores kept
+in a file; some run side by side.
 """
 
 import io
@@ -90,10 +89,7 @@ BEGINNING = date(1970, 1, 1)  # before all stored bars
 
 
 def train_once(folder: Path, name: str, train: Callable[[], Grid]) -> Grid:
-    """Return the scores of a training from its file in the folder; train and write it if missing.
-
-    So an interrupted walk resumes where it stopped, and finds what other processes trained.
-    """
+    """Return a training's scores from its file in the folder; train and write it first."""
     file = folder / f"{name}.npy"
     if not file.exists():
         # The array is written to memory first: given a path, `np.save` adds .npy to the name.
@@ -181,10 +177,9 @@ class RankingStudy(Study[Ranking]):
     def score(
         self, predictions: Mapping[str, Grid], portfolios: pd.DataFrame, **columns: Any
     ) -> Ranking:
-        """Score models and rules over the days that are ranked.
+        """Score models and rules over the days that are ranked, by their scores [sessions stocks].
 
-        `predictions` are the scores of each on all sessions, [sessions stocks]. Of the table's
-        columns, `columns` has those that depend on the study.
+        `columns` are those of the table that depend on the study.
         """
         leg = self.history.leg
         splits = self.splits
@@ -235,10 +230,7 @@ class RankingStudy(Study[Ranking]):
 
 
 def best_rule(rules: Mapping[str, Grid], outcome: Grid) -> str:
-    """Return the rule with the highest mean rank IC on some days; of equals, the first.
-
-    The days must lie before all that are scored, so that the choice does not know the outcomes.
-    """
+    """Return the rule with the highest mean rank IC on some earlier days; of equals the first."""
     return max(
         rules, key=lambda name: float(np.nanmean(rank_ics(*both_known(rules[name], outcome))))
     )
@@ -246,10 +238,10 @@ def best_rule(rules: Mapping[str, Grid], outcome: Grid) -> str:
 
 @dataclass(frozen=True)
 class Plan:
-    """Say on which closes, `first` to `last`, a walk ranks stocks, and which return it predicts.
+    """On which closes, `first` to `last`, a walk ranks stocks, and the return over `leg` it
+    predicts.
 
-    It is the return over `leg`, one of `dtml.ranking.outcomes.LEGS`. Ridge and boosting are always
-    trained. The `networks` are trained too, each with so many `seeds`.
+    Ridge and boosting are always trained, `networks` with so many `seeds`.
     """
 
     first: date
@@ -261,11 +253,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class Walk(RankingStudy):
-    """A walk of every model and rule through the plan's days, of the bars in the store.
+    """A walk of every model and rule through the plan's days, of the bars in the store, by
+    `workers`.
 
-    With several `workers`, so many processes of this machine train side by side, which does not
-    change the figures. Raises DtmlError for days that cannot be walked (`dtml.ranking.walk.folds`),
-    and for own code that fails.
+    Raises DtmlError for days that cannot be walked (`folds`), and for own code that fails.
     """
 
     context: MarketContext
@@ -291,9 +282,9 @@ class Walk(RankingStudy):
 
     @cached_property
     def known(self) -> tuple[pd.DataFrame, datetime]:
-        """Return the bars up to the last one that an outcome needs, and their watermark.
+        """Return the bars up to the last that an outcome needs, and their watermark.
 
-        Raises UsageError where they end before the plan does.
+        Raises UsageError where they end before the plan.
         """
         bars, watermark = stored_bars(self.context, BEGINNING, self.plan.last + AFTERWARDS)
         newest = bars["session"].max().date()
@@ -383,10 +374,9 @@ class Walk(RankingStudy):
         self.save(found)
 
     def parts(self) -> Parts:
-        """Return the masks of each part of the stock-days that is scored by itself.
+        """Return the masks of the stock-days scored by themselves: "all", "year", "sector", "move".
 
-        The kinds are "all" stock-days and "year", as elsewhere; "sector"; and "move": thirds of
-        each day's stocks by how far their return is from the day's median.
+        The last: thirds of each day by distance from the day's median return.
         """
         parts = dict(super().parts())
         every = parts["all", ""]
@@ -406,12 +396,11 @@ class Walk(RankingStudy):
         return parts
 
     def _portfolios(self, scores: Grid) -> pd.DataFrame:
-        """Return the performance after costs of the portfolios that trade a ranking.
+        """Return the performance after costs of the portfolios that trade a ranking, [sessions
+        stocks].
 
-        How much to trade is chosen on the last `VALIDATION` sessions before the first close, or on
-        as many as the history allows; it is not chosen if these are fewer than `MINIMUM_DAYS`.
-        These sessions are ranked by a walk of their own, whose models, too, are trained on the days
-        before. `scores` are those of the walk, [sessions stocks].
+        How much to trade is chosen on the `VALIDATION` sessions before, if `MINIMUM_DAYS` there
+        are, ranked by a walk of their own.
         """
         history = self.history
         sessions = history.panel.sessions
@@ -478,10 +467,9 @@ class Walk(RankingStudy):
 
 
 def train_side_by_side(walk: Walk, to_train: list[Training]) -> None:
-    """Run, in the walk's `workers`, the trainings whose scores its folder lacks; the slowest first.
+    """Run the trainings whose scores the folder lacks in the walk's `workers`, the slowest first.
 
-    Each process writes the scores of its trainings into the folder. If one training fails, all
-    processes are killed. Raises DtmlError if a process was killed from outside.
+    If one fails, all are killed. Raises DtmlError if one was killed from outside.
     """
     missing = [each for each in to_train if not (walk.folder / f"{each.name}.npy").exists()]
     ordered = sorted(
@@ -515,10 +503,10 @@ def _train_one(training: Training) -> None:
 
 @dataclass(frozen=True)
 class RankingSet:
-    """Describe a price file of the benchmark: its market, and the closes on which it is scored.
+    """A price file of the benchmark, the market whose calendar and checks it has, and the closes
+    scored.
 
-    The file has the calendar and the checks of the market. Settings were chosen on the half years
-    before these closes; benchmarks/README.md says which.
+    Settings were chosen on the half years before: benchmarks/README.md.
     """
 
     market: str
@@ -537,10 +525,7 @@ SETS: Mapping[str, RankingSet] = {
 
 
 def market_file_of(name: str) -> Path:
-    """Write the market file of a set, with an index of its constituents, and return its path.
-
-    It is the file of the set's market, except that the index is computed from the constituents.
-    """
+    """Write the market file of a set, with an index of its constituents, and return its path."""
     shipped = resources.files("dtml.markets") / f"{SETS[name].market}.toml"
     text = shipped.read_text(encoding="utf-8")
     text_with_own_index = text.replace("[index]\n", "[index]\nof_constituents = true\n")

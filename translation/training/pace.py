@@ -22,10 +22,9 @@ MEASURED_S = 5.0  # the least time of a measurement
 
 
 def choose_size(recipe: Recipe, device: torch.device, processes: int) -> str:
-    """Return the largest size of network that suits the recipe's number of pairs.
+    """Return the largest size that suits the number of pairs, and of minutes, if limited.
 
-    If the recipe limits the minutes, the size also suits the speed of this machine, which is
-    measured. `processes` is the number of processes that train.
+    This machine's speed, with so many `processes`, is measured for that.
     """
     # The characters of each target sentence.
     lengths = [len(target) for _, target in recipe.train.pairs()]
@@ -44,7 +43,7 @@ def choose_size(recipe: Recipe, device: torch.device, processes: int) -> str:
 def tokens_a_second(recipe: Recipe, size: str, device: torch.device) -> float:
     """Measure for some seconds how many target tokens a second a process trains on.
 
-    Returns 0 if the memory does not suffice, or if the recipe's [network] does not fit the size.
+    0 if memory does not suffice, or [network] does not fit the size.
     """
     config = recipe.training_for(size)
     vocabulary = recipe.vocabulary_for(size)
