@@ -18,7 +18,7 @@ import pytest
 from db.connection.user_sql import select
 from db.engine import open_engine
 from tests.support.backtest_market import MARKET
-from tests.support.commands import Command, run_in
+from tests.support.commands import run_in
 
 pytestmark = pytest.mark.slow
 
@@ -133,19 +133,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Path:
         "equal weight",
     }
     return home
-
-
-@pytest.mark.soak
-def test_a_backtest_that_was_done_is_printed_and_nothing_is_trained(
-    whole: Path, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in environment_of(whole).items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.chdir(whole)
-    code, said, erred = command("backtest", "--market-file", "past.toml", *SPAN)
-    assert code == 0, erred
-    assert "nothing was trained" in erred
-    assert "the list is dated" in said
 
 
 def assert_same_rows(home: Path, whole: Path) -> None:

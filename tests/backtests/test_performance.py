@@ -2,8 +2,6 @@
 what intervals promise.
 """
 
-from dataclasses import asdict, astuple, replace
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -21,7 +19,7 @@ from dtml.backtest.portfolio import Strategy, follow
 from dtml.backtest.quotes import Quotes
 from dtml.evaluation.metrics import MINIMUM_DAYS
 from dtml.markets.definition import Costs
-from tests.support.bounds import as_drawn, as_printed, in_float32, in_float64
+from tests.support.bounds import as_printed, in_float64
 
 DAYS, RESAMPLES = 300, 499
 
@@ -80,41 +78,23 @@ def test_at_the_break_even_cost_nothing_is_left_of_the_mean_return() -> None:
     price = 100 * np.exp(0.01 * generator.standard_normal((53, 7)).cumsum(axis=0))
     quotes = Quotes(pd.bdate_range("2021-01-01", periods=53), price, price, tuple("ABCDEFG"))
     weights = generator.normal(0, 0.1, (53, 7))
-    free = follow(
-        weights, quotes.sessions, quotes, Strategy("weighted", costs=Costs(0.0, 0.0, 50.0))
-    )
-    weights *= np.sign(free["gross"].mean())  # so that there is something to lose
-    free = follow(
-        weights, quotes.sessions, quotes, Strategy("weighted", costs=Costs(0.0, 0.0, 50.0))
-    )
-    cost = performance(free, trials=[0.1], resamples=RESAMPLES).break_even
+
+    def earned(commission: float) -> pd.DataFrame:
+        costs = Costs(commission, 0.0, 50.0)
+        return follow(weights, quotes.sessions, quotes, Strategy("weighted", costs=costs))
+
+    weights *= np.sign(earned(0.0)["gross"].mean())  # so that there is something to lose
+    cost = performance(earned(0.0), trials=[0.1], resamples=RESAMPLES).break_even
     assert cost > 0
-    paid = follow(
-        weights, quotes.sessions, quotes, Strategy("weighted", costs=Costs(cost, 0.0, 50.0))
-    )
-    assert paid["net"].mean() == in_float64(0)
+    assert earned(cost)["net"].mean() == in_float64(0)
 
 
 def test_without_trading_there_is_no_break_even_and_without_variation_no_sharpe() -> None:
-    found = performance(
-        track_of(np.zeros(DAYS), turnover=0.0), trials=[np.nan, 0.1], resamples=RESAMPLES
-    )
-    figures = (
-        found.break_even,
-        found.sharpe,
-        found.sharpe_low,
-        found.sharpe_high,
-        found.deflated_sharpe,
-    )
-    assert np.isnan(figures).all()
-    assert (found.annual_return, found.annual_volatility, found.max_drawdown, found.hit_rate) == (
-        0,
-        0,
-        0,
-        0,
-    )
-    one = performance(track_of(np.array([0.01])), trials=[np.nan], resamples=RESAMPLES)
-    assert np.isnan([one.sharpe, one.annual_volatility]).all()
+    idle = track_of(np.zeros(DAYS), turnover=0.0)
+    found = performance(idle, trials=[np.nan, 0.1], resamples=RESAMPLES)
+    of_variation = (found.sharpe, found.sharpe_low, found.sharpe_high, found.deflated_sharpe)
+    assert np.isnan([found.break_even, *of_variation]).all()
+    assert (found.annual_return, found.annual_volatility, found.max_drawdown) == (0, 0, 0)
 
 
 def test_below_the_minimum_of_days_there_is_no_interval(net: np.ndarray) -> None:
@@ -130,11 +110,6 @@ def test_the_interval_of_the_sharpe_ratio_holds_the_true_one_about_95_times_in_1
     ends = [sharpe(each, resamples=RESAMPLES) for each in 0.01 * (noise + 0.1).T]
     true = 0.1 * np.sqrt(252)
     assert 0.92 < np.mean([each.low < true < each.high for each in ends]) < 0.98
-
-
-def test_the_interval_does_not_depend_on_the_size_of_the_positions(net: np.ndarray) -> None:
-    once, thrice = (astuple(sharpe(size * net, resamples=RESAMPLES)) for size in (1, 3))
-    assert np.ravel(once) == in_float32(np.ravel(thrice))
 
 
 def test_the_probabilistic_sharpe_ratio_by_hand() -> None:
@@ -164,42 +139,6 @@ def test_the_best_of_ten_tries_by_hand() -> None:
     assert expected_best([0.3]) == expected_best([0.3, np.nan]) == expected_best([0.05] * 10) == 0
 
 
-def test_the_deflated_ratio_is_the_published_one() -> None:
-    """The example of Bailey & Lopez de Prado (2014): 100 trials of variance 1/2 a year, five years
-    of 250 days.
-
-    Their figures: a ratio of 2.5 a year with skew -3 and kurtosis 10 has .9004; the best by chance
-    is .1132 a day.
-    """
-    trials = np.sqrt(0.5 / 250) * np.tile([-1.0, 1.0], 50) * np.sqrt(99 / 100)
-    assert expected_best(trials.tolist()) == as_printed(0.1132, 4)
-    net = skewed(1250, ratio=2.5 / np.sqrt(250), third=-3.0, fourth=10.0)
-    # a sample of three values has about those moments
-    assert deflated_sharpe(net, trials.tolist()) == as_drawn(0.9004, within=0.001)
-
-
-def skewed(days: int, ratio: float, third: float, fourth: float) -> np.ndarray:
-    """Returns of that ratio, skew and kurtosis: as many of three values as
-    their moments ask for.
-    """
-    # of a standard variable on x1 < 0 < x2 with an atom at 0: roots of t^2 - 3rd t - it
-    product = fourth - third**2
-    low, high = (third + sign * np.sqrt(third**2 + 4 * product) for sign in (-1, 1))
-    low, high = low / 2, high / 2
-    weights = 1 / (low * (low - high)), 1 / (high * (high - low))
-    counts = [round(weight * days) for weight in weights]
-    values = np.repeat([low, high, 0.0], [*counts, days - sum(counts)])
-    return (values - values.mean()) / values.std(ddof=1) + ratio
-
-
-def test_the_more_was_tried_the_less_the_best_of_it_shows(net: np.ndarray) -> None:
-    own = session_sharpe(net)
-    spread = np.tile([-0.05, 0.05], 50)
-    chances = [deflated_sharpe(net, [own, *spread[:number]]) for number in (0, 2, 8, 32, 100)]
-    assert (np.diff(chances) < 0).all()
-    assert 0 <= min(chances) < max(chances) <= 1
-
-
 def test_a_portfolio_is_told_from_the_index_on_the_same_sessions_though_their_own_intervals_meet(
     net: np.ndarray,
 ) -> None:
@@ -212,17 +151,5 @@ def test_a_portfolio_is_told_from_the_index_on_the_same_sessions_though_their_ow
     assert found.sharpe_low < alone.sharpe_high
     assert 0 < found.index_gain_low < found.index_gain < found.index_gain_high
     assert found.index_gain == in_float64(found.sharpe - alone.sharpe)
-    shifted = performance(
-        track, trials=None, index=index.assign(session=days - pd.Timedelta(days=1))
-    )
-    assert shifted.index_gain != in_float64(found.index_gain)
-    assert np.isnan([alone.index_gain, alone.index_gain_low, alone.index_gain_high]).all()
-
-
-def test_what_was_not_tried_is_not_deflated(net: np.ndarray) -> None:
-    yardstick = performance(track_of(net), trials=None, resamples=RESAMPLES)
-    tried = performance(track_of(net), trials=[session_sharpe(net)], resamples=RESAMPLES)
-    assert np.isnan(yardstick.deflated_sharpe)
-    deflated = replace(yardstick, deflated_sharpe=tried.deflated_sharpe)
-    # not `==`: a figure without a value is nan, and since Python 3.13 two nan make copies differ
-    np.testing.assert_equal(asdict(deflated), asdict(tried))
+    # what was not tried is not deflated
+    assert np.isnan([alone.index_gain, alone.deflated_sharpe]).all()

@@ -5,17 +5,14 @@ order that validation days choose.
 from dataclasses import asdict, replace
 from datetime import date
 from fractions import Fraction
-from itertools import chain, repeat
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from dtml.backtest.portfolio import Strategy, follow, follow_on, positions
+from dtml.backtest.portfolio import Strategy, equal_weight_track, follow, follow_on
 from dtml.backtest.quotes import Quotes
 from dtml.backtest.turnover import (
-    BANDED,
-    BANDS,
     DAILY,
     EQUAL,
     VERSIONS,
@@ -154,23 +151,6 @@ def test_a_third_of_the_stocks_is_held_at_most_and_a_day_without_an_order_holds_
     ]
 
 
-def test_what_is_held_is_kept_within_the_band_and_left_beyond_it() -> None:
-    scores = np.tile(np.arange(6.0)[::-1], (3, 1))
-    scores[1, 0], scores[2, 0] = 1.5, -1.0  # the best becomes the fourth, then the last
-    made = targets(scores, Trading(top=2, band=2.0))
-    assert [np.flatnonzero(row).tolist() for row in made[0]] == [[0, 1], [0, 1], [1, 2]]
-    assert made[1].tolist()[1] == [True, True, False, False, False, False]
-    assert not made[1][0].any()
-
-
-def test_the_order_followed_is_the_mean_rank_of_the_last_nights() -> None:
-    scores = np.array([[2.0, 1, 0], [0.0, 2, 1], [0.0, 1, 2]])
-    made = targets(scores, Trading(top=1, smooth=1))
-    assert np.argmax(made[0], axis=1).tolist() == [0, 1, 2]
-    made = targets(scores, Trading(top=1, smooth=3))
-    assert np.argmax(made[0], axis=1).tolist() == [0, 1, 1]
-
-
 def exact_ranks(scores: np.ndarray) -> list[Fraction | None]:
     """The scaled ranks of a day without rounding; None for a stock without a score."""
     known = scores[np.isfinite(scores)].tolist()
@@ -217,16 +197,6 @@ def test_of_stocks_with_equal_mean_ranks_the_first_is_held(
     assert held == exact_holdings(scores, trading)
 
 
-@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
-def test_scores_of_every_type_order_stocks_alike(kind: str) -> None:
-    scores = np.array([[3, 5, 1, 5, 3], [0, 0, 0, 0, 0]], dtype=kind)
-    assert places(scores).tolist() == [[3, 1, 5, 2, 4], [1, 2, 3, 4, 5]]
-    made = targets(scores.astype(float), Trading(top=1))[0]
-    chosen = positions(scores / 5, Strategy("long", top=1, max_weight=1.0))
-    assert [np.flatnonzero(day).tolist() for day in made] == [[1], [0]]
-    assert [np.flatnonzero(day).tolist() for day in chosen] == [[1], [0]]
-
-
 def test_a_stock_without_a_finite_score_has_no_place() -> None:
     found = places(np.array([[NAN, -0.0, 0.0, np.inf, -np.inf, 1e-300], [NAN] * 6]))
     np.testing.assert_array_equal(found, [[NAN, 2, 3, NAN, NAN, 1], [NAN] * 6])
@@ -234,42 +204,20 @@ def test_a_stock_without_a_finite_score_has_no_place() -> None:
 
 @pytest.mark.soak
 def test_ways_to_trade_are_chosen_on_the_days_before_the_test_alone() -> None:
-    first = SESSIONS[200]
-    found = after_costs(SCORES, SESSIONS[:-1], QUOTES, Trading(top=3), first)
-    assert (found["span"] == "validation").sum() == 30
-    test = found[found["span"] == "test"].set_index("version")
+    first, days = SESSIONS[200], SESSIONS[:-1]
+    found = after_costs(SCORES, days, QUOTES, Trading(top=3), first)
+    is_before = found["span"] == "validation"
+    assert is_before.sum() == 30
+    test = found[~is_before].set_index("version")
     assert list(test.index) == [*VERSIONS, EQUAL]
     assert (test.loc[DAILY, "smooth"], test.loc[DAILY, "band"]) == (1, 1)
-    later = Quotes(
-        SESSIONS,
-        np.where((first < SESSIONS)[:, None], 50.0, QUOTES.open),
-        QUOTES.close,
-        QUOTES.symbols,
-    )
-    other = after_costs(
-        np.where((SESSIONS[:-1] >= first)[:, None], -SCORES, SCORES),
-        SESSIONS[:-1],
-        later,
-        Trading(top=3),
-        first,
-    )
+    scores = np.where((days >= first)[:, None], -SCORES, SCORES)
+    later = replace(QUOTES, open=np.where((first < SESSIONS)[:, None], 50.0, QUOTES.open))
+    other = after_costs(scores, days, later, Trading(top=3), first)
     keys = ["span", "version", "smooth", "band"]
     pd.testing.assert_frame_equal(found[keys], other[keys])
-    before = found["span"] == "validation"
-    pd.testing.assert_frame_equal(found[before], other[before])
-    assert not np.allclose(found[~before]["annual_return"], other[~before]["annual_return"])
-
-
-@pytest.mark.soak
-def test_a_way_to_trade_whose_gain_does_not_vary_is_chosen_last(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Its Sharpe ratio is NaN, with which every comparison is false: it must not be kept first."""
-    sharpes = chain([NAN, 1.0, 2.0], repeat(0.0))
-    monkeypatch.setattr("dtml.backtest.turnover.session_sharpe", lambda _gain: next(sharpes))
-    found = after_costs(SCORES, SESSIONS[:-1], QUOTES, Trading(top=3), SESSIONS[200])
-    test = found[found["span"] == "test"].set_index("version")
-    assert test.loc[BANDED, "band"] == BANDS[2]
+    pd.testing.assert_frame_equal(found[is_before], other[is_before])
+    assert not np.allclose(found[~is_before]["annual_return"], other[~is_before]["annual_return"])
 
 
 def test_where_nothing_could_be_bought_there_is_no_break_even() -> None:
@@ -279,25 +227,6 @@ def test_where_nothing_could_be_bought_there_is_no_break_even() -> None:
     daily = rows[rows["version"] == DAILY].iloc[0]
     assert daily["turnover"] == 0
     assert np.isnan(daily["break_even"])
-
-
-@pytest.mark.slow
-def test_break_even_is_the_cost_at_which_equal_parts_earn_as_much() -> None:
-    # from the open after each close to the one after it
-    skilled = np.diff(np.log(QUOTES.open), axis=0)[1:]
-    span = SESSIONS[: len(skilled)]
-    (row,) = (
-        each
-        for each in after_costs(skilled, span, QUOTES, Trading(top=3), span[0]).to_dict("records")
-        if each["version"] == DAILY
-    )
-    free = Costs(row["break_even"], 0.0, 0.0)
-    paid = track_of(skilled, span, QUOTES, Trading(**asdict(free), top=3))
-    equal = after_costs(skilled, span, QUOTES, Trading(top=3), span[0]).iloc[-1]
-    gross = paid["gross"].mean() - paid["net"].mean()
-    assert row["break_even"] > 100
-    assert paid["net"].mean() == in_float64(paid["gross"].mean() - gross)
-    assert equal["version"] == EQUAL
 
 
 def test_each_fact_of_a_shipped_market_has_its_source() -> None:
@@ -320,21 +249,14 @@ def test_each_fact_of_a_shipped_market_has_its_source() -> None:
     }
 
 
-def test_figures_a_year_use_the_sessions_of_the_calendar() -> None:
-    first = SESSIONS[200]
-    usual = after_costs(SCORES, SESSIONS[:-1], QUOTES, Trading(top=3), first)
-    daily = after_costs(SCORES, SESSIONS[:-1], replace(QUOTES, year=365), Trading(top=3), first)
-    more = 365 / 252
-    growth = np.log1p(daily["annual_return"]) / np.log1p(usual["annual_return"])
-    assert growth.to_numpy() == in_float64(np.full(len(usual), more))
-    for figure in ("annual_volatility", "sharpe", "sharpe_low", "index_gain", "index_gain_high"):
-        known = usual[figure].notna() & (usual[figure] != 0)
-        ratio = daily.loc[known, figure] / usual.loc[known, figure]
-        assert ratio.to_numpy() == in_float64(np.full(known.sum(), more**0.5))
-    sold = -np.full((2, 12), 1 / 12)
-    short = Strategy("long_short")
-    usual_fee, daily_fee = (
-        follow(sold, SESSIONS[:2], replace(QUOTES, year=year), short)["borrow"]
-        for year in (252, 365)
-    )
-    assert usual_fee.to_numpy() == in_float64(daily_fee.to_numpy() * more)
+@pytest.mark.slow
+def test_break_even_is_the_cost_at_which_equal_parts_earn_as_much() -> None:
+    # from the open after each close to the one after it
+    skilled = np.diff(np.log(QUOTES.open), axis=0)[1:]
+    span = SESSIONS[: len(skilled)]
+    rows = after_costs(skilled, span, QUOTES, Trading(top=3), span[0]).set_index("version")
+    cost = Costs(rows.loc[DAILY, "break_even"], 0.0, 0.0)
+    assert cost.commission > 100
+    paid = track_of(skilled, span, QUOTES, Trading(**asdict(cost), top=3))
+    equal = equal_weight_track(skilled, span, QUOTES, "next_open")
+    assert paid["net"].mean() == in_float64(equal["gross"].mean())

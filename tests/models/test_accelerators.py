@@ -14,19 +14,9 @@ LAWS = Path(__file__).with_name("accelerator_laws.py")
 
 
 @pytest.mark.soak
-def test_what_an_accelerator_runs_a_stand_in_runs_and_each_planted_mistake_is_caught() -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-n",
-        "0",
-        "-rs",
-        "-p",
-        "no:cacheprovider",
-        str(LAWS),
-    ]
+def test_what_an_accelerator_runs_a_stand_in_runs() -> None:
+    options = "-q -n 0 -rs -p no:cacheprovider"
+    command = [sys.executable, "-m", "pytest", *options.split(), str(LAWS)]
     ended = subprocess.run(
         command, cwd=LAWS.parents[2], capture_output=True, text=True, timeout=550, check=False
     )

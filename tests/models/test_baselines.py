@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
 
-from dtml.baselines.recurrent import RecurrentConfig, RecurrentNetwork, hinge_loss
+from dtml.baselines.recurrent import RecurrentConfig, RecurrentNetwork
 from dtml.baselines.stocknet import StockNet, StockNetConfig
 from dtml.network import NetworkConfig
-from tests.support.batches import NOTHING, SESSIONS, STOCKS, batch_of, drawn, logits
+from tests.support.batches import SESSIONS, batch_of, drawn, logits
 from tests.support.bounds import assert_close_in_float64, float64_by_default  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.usefixtures("float64_by_default")
@@ -97,27 +96,6 @@ def test_stock_days_that_do_not_count_change_no_objective(config: NetworkConfig)
     assert network.objective(batch._replace(counted=few), penalty).isfinite()
 
 
-@each_network
-def test_only_linear_maps_hold_parameters_so_that_one_rule_draws_them_all(
-    config: NetworkConfig,
-) -> None:
-    network = config.build(STOCKS)
-    owned = {
-        id(p)
-        for m in network.modules()
-        if isinstance(m, nn.Linear)
-        for p in m.parameters(recurse=False)
-    }
-    assert owned == {id(p) for p in network.parameters()}
-    assert all(buffer.shape == () for buffer in network.buffers())
-    assert not set(network.state_dict()) & {name for name, _ in network.named_buffers()}
-
-
-def test_the_published_lstm_is_the_network_without_attention() -> None:
-    assert RecurrentConfig(attention=False).build(STOCKS).attention is None
-    assert RecurrentConfig().build(STOCKS).attention is not None
-
-
 def test_the_recurrent_objective_is_both_hinges_and_half_the_squared_last_layer() -> None:
     network, batch, penalty = drawn(SMALL_ADV), batch_of(), torch.tensor(0.3)
     assert isinstance(network, RecurrentNetwork)
@@ -129,47 +107,7 @@ def test_the_recurrent_objective_is_both_hinges_and_half_the_squared_last_layer(
     each = (hinge + SMALL_ADV.adversarial * perturbed)[batch.counted]
     expected = each.mean() + penalty * (weight.square().sum() + bias.square().sum()) / 2
     assert_close_in_float64(network.objective(batch, penalty), expected)
-
-
-def test_a_perturbation_is_a_step_of_length_epsilon_up_the_gradient_where_the_hinge_is_active() -> (
-    None
-):
-    network, batch = drawn(SMALL_ADV), batch_of()
-    assert isinstance(network, RecurrentNetwork)
-    with torch.no_grad():
-        network.predict.weight.mul_(37.0)  # so that some scores are beyond their margin
-    latent = network.latent(batch.rows, batch.windows).detach().requires_grad_()
-    score = network.predict(latent).squeeze(-1)
-    everyone = torch.ones_like(batch.counted)
-    (gradient,) = torch.autograd.grad(
-        hinge_loss(score, batch.rises, everyone) * everyone.sum(), latent
-    )
-    active = gradient.norm(dim=-1) > 0
-    assert 0 < active.sum() < active.numel()
-    step = network.perturbation(score, batch.rises)
-    assert not step.requires_grad
-    assert (step[~active] == 0).all()
-    assert_close_in_float64(
-        step[active].norm(dim=-1), torch.full((int(active.sum()),), SMALL_ADV.epsilon)
-    )
-    assert_close_in_float64(step, SMALL_ADV.epsilon * nn.functional.normalize(gradient, dim=-1))
-    raised = hinge_loss(network.predict(latent + step).squeeze(-1), batch.rises, everyone)
-    first_order = (gradient * step).sum() / everyone.sum()
-    assert_close_in_float64(raised - hinge_loss(score, batch.rises, everyone), first_order)
-    assert first_order > 0
-
-
-@pytest.mark.parametrize("zero", ["epsilon", "adversarial"])
-def test_without_a_perturbation_or_a_weight_of_it_adv_alstm_is_alstm(zero: str) -> None:
-    batch, penalty = batch_of(), torch.tensor(0.1)
-    plain = drawn(replace(SMALL_ADV, epsilon=0.0, adversarial=0.0))
-    other = drawn(replace(SMALL_ADV, **{zero: 0.0}))
-    # the same loss, counted once more
-    factor = 1.0 if zero == "adversarial" else 1 + SMALL_ADV.adversarial
-    one, two = plain.objective(batch, NOTHING), other.objective(batch, NOTHING)
-    assert_close_in_float64(two, factor * one)
-    one, two = plain.objective(batch, penalty), other.objective(batch, penalty)
-    assert torch.equal(one, two) == (zero == "adversarial")
+    assert not network.perturbation(score, batch.rises).requires_grad
 
 
 def test_attention_weighs_states_by_a_small_network() -> None:

@@ -7,12 +7,7 @@ import pandas as pd
 import pytest
 
 from dtml.evaluation.bootstrap import interval
-from dtml.evaluation.calibration import (
-    LEVELS,
-    calibrate,
-    count_bins,
-    coverage,
-)
+from dtml.evaluation.calibration import LEVELS, calibrate, count_bins, coverage
 from dtml.evaluation.metrics import ratio
 from tests.support.bounds import in_float64
 
@@ -122,17 +117,12 @@ def test_where_a_single_day_or_a_single_probability_is_fitted_the_base_rate_is_s
 
 def test_coverage_by_hand_and_its_intervals_are_those_of_2000_resamples_of_the_same_seed() -> None:
     target, generator = pd.bdate_range("2021-01-01", periods=29), np.random.default_rng(7)
-    counts = pd.DataFrame({"target": target, "level": 0.8, "n": generator.integers(5, 9, 29)})
-    counts.loc[3, "n"] = 1
-    counts["decided"] = counts["n"] - np.minimum(generator.integers(1, 4, 29), counts["n"])
-    counts["decided_correct"] = (counts["decided"] - generator.integers(0, 2, 29)).clip(lower=0)
-    counts["covered"] = counts["n"] - counts["decided"] + counts["decided_correct"]
-    nothing = counts.iloc[:1].assign(
-        target=MONDAY - pd.Timedelta(days=9), n=0, covered=0, decide=0, decided_correct=0
-    )
-    found = coverage(pd.concat([nothing, counts])).iloc[0]
-    assert found[["level", "days", "n"]].tolist() == [0.8, 29, counts["n"].sum()]
-    assert found["decided"] == counts["decided"].sum() / counts["n"].sum()
+    n, silent, wrong = (generator.integers(*ends, 29) for ends in ((5, 9), (1, 4), (0, 2)))
+    decided = {"decided": n - silent, "decided_correct": n - silent - wrong}
+    counts = pd.DataFrame({"target": target, "level": 0.8, "n": n, "covered": n - wrong, **decided})
+    found = coverage(counts).iloc[0]
+    assert found[["level", "days", "n"]].tolist() == [0.8, 29, n.sum()]
+    assert found["decided"] == counts["decided"].sum() / n.sum()
     for name, part, whole in (
         ("coverage", "covered", "n"),
         ("decided_acc", "decided_correct", "decided"),

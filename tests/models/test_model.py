@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from dtml.model import DTML, LSTM, ModelConfig, temporal_attention
+from dtml.model import DTML, ModelConfig
 from tests.support.bounds import assert_close_in_float64
 
 DAYS, STOCKS, WINDOW, FEATURES, HIDDEN = 5, 7, 3, 11, 26
@@ -54,29 +54,17 @@ def test_days_do_not_see_each_other(day_inputs: tuple[Tensor, Tensor, Tensor]) -
     assert changed.tolist() == [False, False, True, False, False]
 
 
-def test_stocks_of_a_day_see_each_other_only_through_the_data_axis(
-    day_inputs: tuple[Tensor, Tensor, Tensor],
-) -> None:
-    stocks, index, observed = day_inputs
-    model = make()
-    before = run(model, stocks, index, observed)[0]
-    stocks[1, 4] += 1.0
-    assert (run(model, stocks, index, observed)[0][1] != before[1]).all()
-
-
 def test_stocks_are_interchangeable_with_their_own_gains(
     day_inputs: tuple[Tensor, Tensor, Tensor],
 ) -> None:
     stocks, index, observed = day_inputs
     model, moved = make(), make()
-    run_request = torch.randperm(STOCKS)
+    order = torch.randperm(STOCKS)
     with torch.no_grad():
-        moved.normalise.gain.copy_(model.normalise.gain[run_request])
-        moved.normalise.offset.copy_(model.normalise.offset[run_request])
-    expected = run(model, stocks, index, observed)[0][:, run_request]
-    assert_close_in_float64(
-        run(moved, stocks[:, run_request], index, observed[:, run_request])[0], expected
-    )
+        moved.normalise.gain.copy_(model.normalise.gain[order])
+        moved.normalise.offset.copy_(model.normalise.offset[order])
+    expected = run(model, stocks, index, observed)[0][:, order]
+    assert_close_in_float64(run(moved, stocks[:, order], index, observed[:, order])[0], expected)
 
 
 def test_shared_gains_serve_a_universe_of_any_size(
@@ -85,11 +73,9 @@ def test_shared_gains_serve_a_universe_of_any_size(
     stocks, index, observed = day_inputs
     torch.manual_seed(0)
     model = DTML(replace(CONFIG, normalisation="shared"), STOCKS).double().eval()
-    run_request = torch.randperm(STOCKS)
-    expected = run(model, stocks, index, observed)[0][:, run_request]
-    assert_close_in_float64(
-        run(model, stocks[:, run_request], index, observed[:, run_request])[0], expected
-    )
+    order = torch.randperm(STOCKS)
+    expected = run(model, stocks, index, observed)[0][:, order]
+    assert_close_in_float64(run(model, stocks[:, order], index, observed[:, order])[0], expected)
     assert run(model, stocks[:, :5], index, observed[:, :5])[0].shape == (DAYS, 5)
 
 
@@ -151,19 +137,6 @@ def test_attention_is_asymmetric_sums_to_one_and_changes_no_prediction(
     assert not torch.allclose(attention, attention.mT)
 
 
-def test_the_data_axis_block_is_equation_8(day_inputs: tuple[Tensor, Tensor, Tensor]) -> None:
-    """H_p = tanh(H + H~ + MLP(H + H~)), H~ = softmax(QK^T / sqrt(h)) V, written
-    out with one head.
-    """
-    model = make(replace(CONFIG, heads=1))
-    h = day_inputs[0].new_empty(DAYS, STOCKS, HIDDEN).normal_()
-    query, key, value = model.mix.attention.project_qkv(h).chunk(3, dim=-1)
-    mixed = (query @ key.mT / HIDDEN**0.5).softmax(-1) @ value
-    mlp = nn.Sequential(model.mix.feed_forward.expand, nn.ReLU(), model.mix.feed_forward.contract)
-    expected = (h + mixed + mlp(h + mixed)).tanh()
-    assert_close_in_float64(model.mix(h)[0].tanh(), expected)
-
-
 def test_the_whole_network_is_the_equations_written_out(
     day_inputs: tuple[Tensor, Tensor, Tensor],
 ) -> None:
@@ -198,29 +171,3 @@ def context_of(model: DTML, window: Tensor) -> Tensor:
     states = model.lstm(transformed.unsqueeze(1), torch.arange(WINDOW).unsqueeze(0))[:, 0, 0]
     weights = torch.softmax(torch.stack([state @ states[-1] for state in states]), dim=0)
     return sum(weight * state for weight, state in zip(weights, states, strict=True))
-
-
-def test_our_lstm_equals_torch_lstm_with_copied_weights() -> None:
-    theirs = nn.LSTM(HIDDEN, HIDDEN, batch_first=True).double()
-    ours = LSTM(HIDDEN).double()
-    # torch keeps the candidate third
-    gates = torch.arange(4 * HIDDEN).view(4, HIDDEN)[[0, 1, 3, 2]].flatten()
-    with torch.no_grad():
-        ours.from_input.weight.copy_(theirs.weight_ih_l0[gates])
-        ours.from_state.weight.copy_(theirs.weight_hh_l0[gates])
-        ours.from_input.bias.copy_((theirs.bias_ih_l0 + theirs.bias_hh_l0)[gates])
-    x = torch.randn(DAYS, WINDOW, HIDDEN, dtype=torch.float64)
-    rows, positions = x.flatten(0, 1).unsqueeze(1), torch.arange(DAYS * WINDOW).view(DAYS, WINDOW)
-    assert_close_in_float64(ours(rows, positions)[:, :, 0].movedim(0, 1), theirs(x)[0])
-
-
-def test_temporal_attention_weighs_by_the_product_with_the_last_state() -> None:
-    states = torch.randn(WINDOW, DAYS, HIDDEN, dtype=torch.float64)
-    for day in range(DAYS):
-        weights = torch.softmax(
-            torch.stack([state @ states[-1, day] for state in states[:, day]]), dim=0
-        )
-        expected = sum(
-            weight * state for weight, state in zip(weights, states[:, day], strict=True)
-        )
-        assert_close_in_float64(temporal_attention(states)[day], expected)

@@ -26,15 +26,14 @@ from tests.support.dashboard_store import (
     FIRST_RUN,
     LEVEL,
     MARKET,
-    NIGHTS,
     STOCKS,
     served_site,  # noqa: F401 - the fixture `site`
 )
+from tests.support.pages import assert_whole_and_accessible
 
 pytestmark = pytest.mark.slow
 
 NIGHT, TARGET = (DAYS[day].date() for day in (15, 16))  # complete, of the first run
-REFUSED = DAYS[NIGHTS].date()
 
 
 @dataclass
@@ -141,54 +140,30 @@ def what_is_asked_reads_views_alone_and_no_name_is_part_of_it(visit: Visit) -> N
 
 
 def names_of_all_kinds_are_escaped(visit: Visit) -> None:
-    drawn = "svg g line path rect circle text title defs clippath script"
-    laid_out = (
-        "html head meta style body header footer nav main section div form h1 h2 h3 p ul li dl dt "
-        "dd figure figcaption br article progress"
+    known = (
+        "a article body br button caption circle clippath code datalist dd defs details div dl dt "
+        "figcaption figure footer form g h1 h2 h3 head header html input label li line main meta "
+        "nav ol option p path pre progress rect script section select small span strong style "
+        "summary svg table tbody td text textarea th thead title tr ul"
     )
-    written = (
-        "a span small strong code pre table caption thead tbody tr th td label input select option "
-        "datalist"
-        " button textarea ol details summary"
-    )
-    known = set(f"{drawn} {laid_out} {written}".split())
     for where, page in visit.pages.items():
         tags = {tag for tag, _ in page.tags}
-        assert tags <= known, (where, tags - known)
+        assert tags <= set(known.split()), where
         assert not any(name.startswith("on") for _, attrs in page.tags for name in attrs), where
     of_evil = (link(["market", EVIL]), "/table/")
     evil = [page.seen for where, page in visit.pages.items() if where.startswith(of_evil)]
-    words = (
-        EVIL,
-        "<Tin>",
-        "too many bars refused: <b>9</b> of 10",
-        "<nan>",
-        f"{EVIL_STOCKS[3]} & Sons",
-    )
+    words = (EVIL, "<Tin>", "refused: <b>9</b> of 10", "<nan>", f"{EVIL_STOCKS[3]} & Sons")
     for said in (*EVIL_STOCKS, *words):
         assert any(" ".join(said.split()) in seen for seen in evil), said
 
 
 def a_page_is_whole_alone_and_can_be_used_without_seeing_it(visit: Visit) -> None:
     for where, page in visit.pages.items():
-        body = visit.answers[where].body.replace('<script src="/live.js"></script>', "")
-        assert not re.search(
-            r"<link|@import|url\((?!#)|src\s*=", body.replace('<script src="/charts.js">', "")
-        ), where
-        assert re.findall(r"<script(?! type=.application/json.>)[^>]*>", body) == [
-            '<script src="/charts.js">'
-        ], where
-        assert not re.search(r"\b(nan|NaN|NaT|None|NA)\b", page.seen.replace("<nan>", "")), where
-        ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
-        assert len(ids) == len(set(ids)), where
-        labels = {attrs["for"] for tag, attrs in page.tags if tag == "label" and "for" in attrs}
-        fields = [attrs for tag, attrs in page.tags if tag in ("input", "select", "textarea")]
-        fields = [each for each in fields if each.get("type") not in ("hidden", "checkbox")]
-        assert {each["id"] for each in fields} == labels, where
-        assert [tag for tag, _ in page.tags].count("h1") == 1
+        assert_whole_and_accessible(page)
+        body = re.sub(r'<script src="/(live|charts).js">', "", page.source)
+        assert not re.search(r"<link|@import|url\((?!#)|src\s*=", body), where
+        assert not re.search(r"<script(?! type=.application/json.>)", body), where
         assert sum(attrs.get("aria-current") == "page" for _, attrs in page.tags) == 1, where
-        regions = [attrs for _, attrs in page.tags if attrs.get("class", "").startswith("wide")]
-        assert all(each["tabindex"] == "0" and each["aria-label"] for each in regions)
 
 
 @pytest.mark.soak
@@ -218,46 +193,24 @@ def test_a_table_and_its_files_hold_the_rows_of_its_view(site: Site, address: st
     with site.engine.connect() as conn:
         expected = conn.execute(text(f"select * from {ROWS[address]}")).mappings().all()
     page = Page(site.get(address).body)
-    files = {
-        each.split("?")[0]: site.get(each) for each in page.links if each.startswith("/sql/rows.")
-    }
     assert f"{len(expected)} rows" in page.seen
-    found = json.loads(files["/sql/rows.json"].body)
+    files = [each for each in page.links if each.startswith("/sql/rows.")]
+    read = {each.split("?")[0].rpartition(".")[2]: site.get(each).body for each in files}
+    found = json.loads(read["json"])
     assert [list(row) for row in found] == [list(row) for row in expected]
-    assert sorted(str(row.get("symbol")) for row in found) == sorted(
-        str(row.get("symbol")) for row in expected
-    )
-    answer = files["/sql/rows.csv"]
-    assert answer.headers["content-type"] == "text/csv; charset=utf-8"
-    assert len(list(csv.DictReader(io.StringIO(answer.body)))) == len(expected)
-    assert files["/sql/rows.parquet"].body.startswith("PAR1")
+    symbols = [sorted(str(row.get("symbol")) for row in rows) for rows in (found, expected)]
+    assert symbols[0] == symbols[1]
+    assert len(list(csv.DictReader(io.StringIO(read["csv"])))) == len(expected)
+    assert read["parquet"].startswith("PAR1")
 
 
 @pytest.mark.soak
 def test_a_stock_that_was_typed_is_found(site: Site) -> None:
-    for symbol in (STOCKS[2], *EVIL_STOCKS):
-        market = MARKET if symbol in STOCKS else EVIL
-        asked = f"{link(['market', market, 'stock'])}?symbol={quote(symbol)}"
-        answer = site.get(asked)
-        assert (answer.status, answer.headers["location"]) == (
-            303,
-            link(["market", market, "stock", symbol]),
-        )
-        assert site.get(answer.headers["location"]).status == 200
+    typed = {"S03": "S03", "s03": "S03", "nowhere": "nowhere"}
+    asked = [(MARKET, *each) for each in typed.items()]
+    asked += [(EVIL, symbol, symbol) for symbol in EVIL_STOCKS]
+    for market, written, meant in asked:
+        answer = site.get(f"{link(['market', market, 'stock'])}?symbol={quote(written)}")
+        leads_to = link(["market", market, "stock", meant])
+        assert (answer.status, answer.headers["location"]) == (303, leads_to)
     assert site.get(f"/market/{MARKET}/stock?symbol=").headers["location"] == f"/market/{MARKET}"
-    for typed, meant in (("s03", "S03"), ("S03", "S03"), ("nowhere", "nowhere")):
-        answer = site.get(f"/market/{MARKET}/stock?symbol={typed}")
-        assert answer.headers["location"] == f"/market/{MARKET}/stock/{meant}"
-
-
-@pytest.mark.soak
-@pytest.mark.slow
-def test_every_question_that_the_box_for_sql_begins_with_has_an_answer(site: Site) -> None:
-    starts = [
-        each
-        for each in Page(site.get(f"/sql?market={MARKET}").body).links
-        if each.startswith("/sql?q=")
-    ]
-    assert len(starts) >= 20
-    assert {each: site.get(each).status for each in starts} == dict.fromkeys(starts, 200)
-    assert site.get("/sql?q=select+symbol+from+latest_prediction").status == 200

@@ -65,17 +65,10 @@ def test_a_zoom_is_that_of_all_panels_and_ends_where_it_began(site: Site, chromi
     page.get_by_role("button", name="Zoom in").click()
     page.wait_for_function(f"{SCALE}[0] > {whole[0]}")
     near = page.evaluate(SCALE)
-    assert near[1] - near[0] == in_float64((whole[1] - whole[0]) / 2)
-    assert near[1] == whole[1], "the newest sessions stay in view"
+    # the newest sessions stay in view
+    assert near == in_float64([(whole[0] + whole[1]) / 2, whole[1]])
     page.get_by_role("button", name="All").click()
     page.wait_for_function(f"{SCALE}[0] == {whole[0]}")
-    box = page.locator("figure.chart canvas").bounding_box()
-    # the lowest panel; all share one axis
-    page.mouse.move(box["x"] + 600, box["y"] + box["height"] - 60)
-    page.keyboard.down("Control")
-    page.mouse.wheel(0, -300)
-    page.keyboard.up("Control")
-    page.wait_for_function(f"{SCALE}[0] > {whole[0]}")
     page.close()
 
 
@@ -97,16 +90,11 @@ def test_the_box_for_sql_answers_with_a_chart_and_refuses_to_write(
 ) -> None:
     page = chromium.new_page()
     page.goto(f"{site.url}/sql")
-    asked = (
-        "select target, predictor, running_acc from daily_score where market = "
-        f"'{MARKET}' and "
-        "protocol = 'all'"
-    )
-    page.get_by_label("Statement").fill(asked)
+    asked = "select target, predictor, running_acc from daily_score where protocol = 'all'"
+    page.get_by_label("Statement").fill(f"{asked} and market = '{MARKET}'")
     page.get_by_role("button", name="Run").click()
     page.wait_for_selector("figure.live canvas")
     assert page.locator("tbody tr").count() > 50
-    assert page.locator("p.answer").inner_text().startswith("Newest running_acc, ")
     newest = [float(value) for value in page.locator("dl.newest dd").all_inner_texts()]
     assert newest == sorted(newest, reverse=True)
     assert len(newest) == page.locator("figure.chart input[type=checkbox]").count() > 1
@@ -115,8 +103,6 @@ def test_the_box_for_sql_answers_with_a_chart_and_refuses_to_write(
     assert page.get_by_role("alert").inner_text()
     with site.engine.connect() as conn:
         assert conn.exec_driver_sql("select count(*) from run").scalar()
-    page.get_by_role("link", name="Does the model beat").click()
-    page.locator("thead").filter(has_text="model_gains").wait_for()
     page.close()
 
 
@@ -145,15 +131,6 @@ def test_a_stored_study_has_a_page(
             assert "/" in Page(answer.body).links  # a way back
             assert '<script src="/charts.js"></script>' in answer.body
             assert site.get(f"/{kind}/nowhere").status == 404
-
-
-@pytest.mark.slow
-def test_the_rows_of_a_view_fill_the_box_for_sql(site: Site) -> None:
-    page = Page(site.get(f"/table/latest_prediction?market={MARKET}&symbol=S03").body)
-    assert f"where market = '{MARKET}' and symbol = 'S03'" in page.seen
-    assert "Probability of a rise" in page.seen  # what a column means
-    numeric = site.get("/table/ranking_history?chosen=1")
-    assert "chosen = 1.0" in Page(numeric.body).seen
 
 
 @pytest.mark.soak

@@ -3,10 +3,8 @@ visitor's.
 """
 
 import logging
-from urllib.parse import quote
 
 import pytest
-import sqlalchemy as sa
 from sqlalchemy import Engine, create_engine, text
 
 from flows.dashboard.app import HEADERS, dashboard
@@ -59,11 +57,6 @@ def test_what_is_not_there_and_what_is_mistaken_is_said_in_a_line(site: Site, ad
     assert "Traceback" not in said
 
 
-def test_an_empty_level_is_none(site: Site) -> None:
-    address = f"/market/{MARKET}/night/{DAYS[-1].date()}"
-    assert site.get(f"{address}?level=").body == site.get(address).body
-
-
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
 def test_only_get_is_answered(site: Site, method: str) -> None:
     for address in ("/", f"/market/{MARKET}", "/sql/rows.csv?q=select+1"):
@@ -114,29 +107,6 @@ def test_every_answer_says_what_a_browser_may_do_with_it(site: Site, address: st
     assert "default-src 'none'" in HEADERS["content-security-policy"]
 
 
-def test_that_it_is_alive_is_said_plainly(site: Site) -> None:
-    answer = site.get("/alive")
-    assert (answer.status, answer.body, answer.headers["content-type"]) == (
-        200,
-        "ok",
-        "text/plain; charset=utf-8",
-    )
-
-
-WRITES = (
-    "delete from night",
-    "insert into alert_log (market) values ('x')",
-    "create table t (x int)",
-)
-
-
-@pytest.mark.parametrize("write", WRITES)
-def test_the_pages_cannot_write(site: Site, write: str) -> None:
-    refused = "readonly database|read-only transaction|permission denied|cannot modify alert_log"
-    with pytest.raises(sa.exc.DBAPIError, match=refused), site.engine.begin() as conn:
-        conn.execute(text(write))
-
-
 @pytest.mark.slow
 def test_an_empty_store_says_what_to_run(reader: Engine) -> None:
     with served(dashboard(reader), reader) as site:
@@ -152,30 +122,24 @@ def test_a_store_that_breaks_is_said_in_a_line(
     with engine.begin() as conn:
         conn.execute(text("drop view night_log"))
     with caplog.at_level(logging.WARNING), served(dashboard(reader), reader) as site:
-        for address in ("/", "/?again"):
-            answer = site.get(address)
-            assert answer.status == 503
-            assert "night_log" in (said := Page(answer.body).seen)
-            assert "Traceback" not in said
-    assert [
-        record.getMessage().count("\n")
-        for record in caplog.records
-        if record.name == "flows.dashboard.app"
-    ] == [
-        0,
-        0,
-    ]
+        answer = site.get("/")
+    assert answer.status == 503
+    assert "night_log" in answer.body
+    assert "Traceback" not in answer.body
+    (said,) = [each.getMessage() for each in caplog.records if each.name == "flows.dashboard.app"]
+    assert "\n" not in said
 
 
 @pytest.mark.slow
 def test_no_password_comes_out(caplog: pytest.LogCaptureFixture) -> None:
     pytest.importorskip("psycopg")
+    # not by open_engine, which connects: here the server is lost after that
     gone = create_engine("postgresql+psycopg://quant:zebr4cut@127.0.0.1:9/x")
     with caplog.at_level(logging.DEBUG), served(dashboard(gone), gone) as site:
-        answer = site.get("/")
-    assert answer.status == 503
-    assert "start the server" in answer.body
-    assert "zebr4cut" not in answer.body + caplog.text
+        answers = [site.get(each) for each in ("/", "/health", "/metrics", "/running")]
+    assert {answer.status for answer in answers} == {503}
+    assert "start the server" in answers[0].body
+    assert "zebr4cut" not in "".join(each.body for each in answers) + caplog.text
 
 
 def test_an_unforeseen_failure_shows_no_more_than_its_kind(
@@ -197,12 +161,3 @@ def test_an_unforeseen_failure_shows_no_more_than_its_kind(
     assert "unexpected KeyError" in said
     assert f"{__file__}:" in said  # the line that failed
     assert "secret words" not in said
-
-
-def test_days_that_are_none_keep_no_answer_from_its_chart(site: Site) -> None:
-    rows = "select null as d, .4 as x union all select '2026-13-45', .5"
-    days = " union all ".join(f"select '2026-01-0{day}', .{day}" for day in (1, 2))
-    answer = site.get(f"/sql?q={quote(f'{rows} union all {days}')}")
-    assert answer.status == 200
-    assert "2026-13-45" in answer.body
-    assert "<figure" in answer.body

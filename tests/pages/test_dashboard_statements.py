@@ -4,10 +4,8 @@ else waits for it.
 
 import contextlib
 import socket
-import struct
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -15,7 +13,7 @@ from sqlalchemy import text
 
 from db.engine import READ_LIMIT_S, reading
 from flows.dashboard.app import STATEMENTS
-from tests.support.browser import Site
+from tests.support.browser import Site, opened, until
 from tests.support.dashboard_store import (
     MARKET,
     served_site,  # noqa: F401 - the fixture `site`
@@ -30,7 +28,6 @@ FOREVER = (
 ASKED = "/sql?q=select+1+as+one"
 FILE = "/sql/rows.csv?q=select+1+as+one"
 NIGHT = f"/market/{MARKET}"
-RESET = struct.pack("ii", 1, 0)
 
 
 def sent_by(site: str, mode: str, destination: str, **more: str) -> Mapping[str, str]:
@@ -90,28 +87,14 @@ def test_our_own_origin_is_ours_by_every_name(site: Site) -> None:
         assert site.get(ASKED, host=host, headers={"Origin": "http://localhost:3000"}).status == 403
 
 
-def asking(site: Site, address: str) -> socket.socket:
-    """A connection on which that was asked, whose end is a reset."""
-    connection = socket.create_connection(("127.0.0.1", site.port), timeout=60)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-    connection.sendall(f"GET {address} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
-    return connection
-
-
 @contextlib.contextmanager
 def full(site: Site, address: str) -> Iterator[list[socket.socket]]:
     """As many endless statements as may be under way."""
     with contextlib.ExitStack() as stack:
         yield [
-            stack.enter_context(contextlib.closing(asking(site, address)))
+            stack.enter_context(contextlib.closing(opened(site.port, address)))
             for _ in range(STATEMENTS)
         ]
-
-
-def until(holds: Any) -> None:
-    """Wait for what must come true; a test that hangs is ended by its own limit."""
-    while not holds():
-        time.sleep(0.02)
 
 
 def is_running(site: Site) -> bool:
@@ -145,18 +128,3 @@ def test_statements_have_places_of_their_own_and_end_with_their_reader(
         began = time.monotonic()
     until(lambda: site.get(ASKED).status == site.get(FILE).status == 200 and not is_running(site))
     assert time.monotonic() - began < READ_LIMIT_S / 2
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(120)
-def test_who_hangs_up_again_and_again_keeps_no_place(site: Site) -> None:
-    began = time.monotonic()
-    for _ in range(2 * STATEMENTS):
-        asking(site, f"/sql?q={quote(FOREVER)}").close()
-    until(lambda: site.get(ASKED).status == 200)
-    with full(site, f"/sql?q={quote(FOREVER)}") as readers:
-        until(lambda: site.get(ASKED).status == 429)
-        readers[0].close()
-        until(lambda: site.get(ASKED).status == 200)
-    until(lambda: not is_running(site))
-    assert time.monotonic() - began < READ_LIMIT_S  # which would have ended the first of them

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from sqlalchemy import text
 
 from db.engine import reading, transaction
 from db.read import read
@@ -29,7 +28,7 @@ from flows.nightly.ranking import promote
 from flows.service.alerts import after_night
 from flows.service.status import market_status
 from tests.support.benchmark_rows import ranker
-from tests.support.nights import AS_OF, after_nights
+from tests.support.nights import AS_OF, after_nights, small_market
 
 TARGET = next_session("XNYS", AS_OF)
 NIGHTS = 120
@@ -51,41 +50,26 @@ def stored(context: MarketContext, target: date | None = None) -> dict[str, obje
     return row
 
 
-def sessions_after(day: date, number: int) -> date:
-    for _ in range(number):
-        day = next_session("XNYS", day)
-    return day
-
-
-def score(context: MarketContext, gain: float) -> date:
+def score(context: MarketContext, gain: float) -> list[date]:
     """Store scores of nights from the first target on, in which boosting has
-    that gain; return the last of them.
+    that gain; return their targets.
     """
-    rng, champion = np.random.default_rng(3), stored(context)["predictor"]
-    days = sessions_between("XNYS", TARGET, date(2026, 6, 30))[:NIGHTS]
+    rng = np.random.default_rng(3)
+    days = sessions_between("XNYS", TARGET, date(2026, 6, 30))
     rows = [
-        {
-            "target": day,
-            "span": "night",
-            "leg": "next_close",
-            "predictor": name,
-            "is_rule": False,
-            "days": 1,
-            "n": 9,
-        }
-        | {
-            "rank_ic": rng.normal(0.05 + gain * (name == "boosting"), 0.1)
-            if name in (champion, "boosting")
-            else 0.0
-        }
-        for day in days
-        for name in ("ridge", "boosting", "blend", "dtml")
+        {"target": day, "predictor": name, "rank_ic": rng.normal(0.05 + gain * better, 0.1)}
+        for day in days[:NIGHTS]
+        for name, better in (("ridge", False), ("boosting", True))
     ]
+    rows += [
+        {"target": day, "predictor": name, "rank_ic": 0.0}
+        for day in days[:NIGHTS]
+        for name in ("blend", "dtml")
+    ]
+    scores = pd.DataFrame(rows).assign(span="night", leg="next_close", is_rule=False, days=1, n=9)
     with transaction(context.engine) as conn:
-        save(
-            conn, "rank_score", pd.DataFrame(rows), market=context.name, scored_at=datetime.now(UTC)
-        )
-    return days[-1].date()
+        save(conn, "rank_score", scores, market=context.name, scored_at=datetime.now(UTC))
+    return [day.date() for day in days]
 
 
 @pytest.mark.soak
@@ -96,16 +80,9 @@ def test_the_first_champion_is_chosen_by_a_walk_and_speaks_on_the_night(
     first = stored(earning)
     assert (first["since"], first["replaced"], first["gain"]) == (TARGET, None, None)
     assert first["predictor"] in earning.market.candidates
-    assert first["nights"] > 0
     with reading(earning.engine) as conn:
-        said = read(
-            conn,
-            "stock_rank",
-            market=earning.name,
-            target=TARGET,
-            order="target, made_at, predictor, place",
-        )
-        latest = pd.read_sql(text("select * from latest_ranking"), conn)
+        said = read(conn, "stock_rank", market=earning.name, target=TARGET)
+        latest = read(conn, "latest_ranking", market=earning.name)
     assert said.groupby("predictor")["chosen"].all().to_dict() == {
         name: name == first["predictor"] for name in ("blend", "boosting", "dtml", "ridge")
     }
@@ -120,86 +97,47 @@ def test_the_first_champion_is_chosen_by_a_walk_and_speaks_on_the_night(
 def test_a_better_candidate_replaces_the_champion_once_and_an_equal_one_does_not(
     earning: MarketContext, gain: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with transaction(earning.engine) as conn:
-        first = {
-            "market": earning.name,
-            "since": TARGET,
-            "predictor": "ridge",
-            "replaced": None,
-            "nights": 0,
-        }
-        first |= {"gain": None, "stake": None, "needed": None, "decided_at": datetime.now(UTC)}
-        save(conn, "champion", first)
-    last = score(earning, gain)
+    crown(earning)
+    days = score(earning, gain)
+    last, ordered, since = days[NIGHTS - 1 : NIGHTS + 2]
     with monkeypatch.context() as ended, transaction(earning.engine) as conn:
         ended.setattr(ranking, "next_known_session", lambda *_: None)
         assert promote(conn, earning, last) is None  # there is no session yet to begin with
     with transaction(earning.engine) as conn:
         made = promote(conn, earning, last)
-    if not gain:
-        assert made is None
-        assert stored(earning)["predictor"] == "ridge"
-        return
+        again = promote(conn, earning, last)
     row = stored(earning)
-    assert (row["predictor"], row["replaced"], row["since"]) == (
-        "boosting",
-        "ridge",
-        sessions_after(last, 2),
-    )
-    assert row["stake"] >= row["needed"]
-    assert row["nights"] >= TENURE
-    # of the night that was ordered before
-    assert stored(earning, sessions_after(last, 1))["predictor"] == "ridge"
-    with transaction(earning.engine) as conn:
-        assert promote(conn, earning, last) is None
+    assert again is None
+    assert (made is None, row["predictor"]) == ((False, "boosting") if gain else (True, "ridge"))
+    if gain:
+        assert (row["replaced"], row["since"]) == ("ridge", since)
+        assert row["stake"] >= row["needed"]
+        assert row["nights"] >= TENURE
+        assert stored(earning, ordered)["predictor"] == "ridge"
 
 
 def test_a_night_run_late_sees_no_later_score_and_changes_no_night_that_was_ordered(
     earning: MarketContext,
 ) -> None:
-    with transaction(earning.engine) as conn:
-        first = {
-            "market": earning.name,
-            "since": TARGET,
-            "predictor": "ridge",
-            "replaced": None,
-            "nights": 0,
-        }
-        first |= {"gain": None, "stake": None, "needed": None, "decided_at": datetime.now(UTC)}
-        save(conn, "champion", first)
-        save(
-            conn,
-            "ranker",
-            ranker(market=earning.name, checkpoint_path="none", checkpoint_hash="0" * 64),
-        )
-    score(earning, 0.2)
-    days = [day.date() for day in sessions_between("XNYS", TARGET, date(2026, 6, 30))]
-    early, late, ordered = days[TENURE // 2], days[NIGHTS - 9], days[NIGHTS + 3]
-    rows = pd.DataFrame(
-        {"symbol": earning.market.symbols, "score": 0.0, "place": 1, "probability": np.nan}
-    )
-    rows = rows.assign(
-        chosen=True, predictor="ridge", ranker_id=ranker()["id"], target=pd.Timestamp(ordered)
-    )
+    crown(earning)
+    days = score(earning, 0.2)
+    early, late = days[TENURE // 2], days[NIGHTS - 9]
+    before, ordered, following = days[NIGHTS + 2 : NIGHTS + 5]
+    symbols = pd.DataFrame({"symbol": earning.market.symbols})
+    stocks = symbols.assign(kind="stock", source_symbol=symbols["symbol"], name=None, sector=None)
+    rows = symbols.assign(score=0.0, place=1, probability=np.nan, chosen=True, predictor="ridge")
+    rows = rows.assign(ranker_id=ranker()["id"], as_of=before, target=ordered)
+    now = datetime.now(UTC)
+    of_market = {"market": earning.name}
     with transaction(earning.engine) as conn:
         assert promote(conn, earning, early) is None
-        now = datetime.now(UTC)
-        stocks = rows[["symbol"]].assign(
-            kind="stock", source_symbol=rows["symbol"], name=None, sector=None
-        )
-        save(conn, "instrument", stocks, market=earning.name)
-        save(
-            conn,
-            "stock_rank",
-            rows.assign(as_of=pd.Timestamp(days[NIGHTS + 2])),
-            market=earning.name,
-            known_at=now,
-            made_at=now,
-        )
+        trained = ranker(**of_market, checkpoint_path="none", checkpoint_hash="0" * 64)
+        save(conn, "ranker", trained)
+        save(conn, "instrument", stocks, **of_market)
+        save(conn, "stock_rank", rows, **of_market, known_at=now, made_at=now)
         made = promote(conn, earning, late)
     assert made is not None
-    assert made["since"] == sessions_after(ordered, 1)
-    assert made["nights"] == NIGHTS - 8
+    assert (made["since"], made["nights"]) == (following, NIGHTS - 8)
 
 
 @pytest.mark.soak
@@ -210,46 +148,39 @@ def test_a_promotion_is_told_once_with_its_evidence(
     after_nights(earning, AS_OF)
     # The later night was run before this one.
     decided_at = datetime.now(UTC) - timedelta(days=int(by_a_later_night))
-    with transaction(earning.engine) as conn:
-        row = {
-            "market": earning.name,
-            "since": next_session("XNYS", TARGET),
-            "predictor": "dtml",
-            "replaced": "ridge",
-        }
-        row |= {
-            "nights": 33,
-            "gain": 0.25,
-            "stake": 70.0,
-            "needed": 60.0,
-            "decided_at": decided_at,
-        }
-        save(conn, "champion", row)
+    evidence = {"nights": 33, "gain": 0.25, "stake": 70.0, "needed": 60.0}
+    since = next_session("XNYS", TARGET)
+    evidence = {"nights": 33, "gain": 0.25, "stake": 70.0, "needed": 60.0}
+    told = {"since": since, "predictor": "dtml", "replaced": "ridge", "decided_at": decided_at}
+    crown(earning, **told, **evidence)
     for _ in range(2):
         after_night(earning.engine, earning.name, AS_OF)
     with reading(earning.engine) as conn:
-        told = pd.read_sql(
-            text("select kind, message from alert_log where kind = 'promoted'"), conn
+        alerts = read(conn, "alert", columns="message", market=earning.name, kind="promoted")
+    assert len(alerts) == (0 if by_a_later_night else 1)
+    for message in alerts["message"]:
+        assert re.match(
+            f"DTML .*since {since} .* ridge: .* 33 nights.*\\+\\.250 .* 70,.* 60 ", message
         )
-    if by_a_later_night:
-        assert told.empty
-        return
-    (message,) = told["message"]
-    assert re.match(f"DTML .*champion since {row['since']} .* ridge: ", message)
-    assert re.search(r":.* 33 nights.*\+\.250 .*IC,.* 70,.* 60 ", message)
 
 
 def test_a_market_names_its_candidates(tmp_path: Path) -> None:
-    text_of = 'title = "T"\ncalendar = "XNYS"\ntimezone = "America/New_York"\ncurrency = "USD"\n'
-    text_of += '{}\n[index]\nsymbol = "I"\nname = "I"\n'
     file = tmp_path / "home.toml"
-    file.write_text(text_of.format('ranker = "earned"\ncandidates = ["ridge", "lstm_relative"]'))
+    file.write_text(f'ranker = "earned"\ncandidates = ["ridge", "lstm_relative"]\n{small_market()}')
     assert read_market(file).eligible_rankers == ("ridge", "lstm_relative")
     for wrong, said in (
         ('ranker = "earned"\ncandidates = ["ridge"]', "candidates: .*2 items or more"),
         ('ranker = "earned"\ncandidates = ["ridge", "earned"]', "candidates.*'earned'"),
         ('candidates = ["ridge", "blend"]', 'with ranker = "earned"'),
     ):
-        file.write_text(text_of.format(wrong))
+        file.write_text(f"{wrong}\n{small_market()}")
         with pytest.raises(UsageError, match=said):
             read_market(file)
+
+
+def crown(context: MarketContext, **known: object) -> None:
+    """Store a champion: ridge, from the first target on, chosen by no nights."""
+    row = dict.fromkeys(("replaced", "gain", "stake", "needed"))
+    row |= {"market": context.name, "since": TARGET, "predictor": "ridge", "nights": 0}
+    with transaction(context.engine) as conn:
+        save(conn, "champion", row | {"decided_at": datetime.now(UTC)} | known)

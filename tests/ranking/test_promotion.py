@@ -58,12 +58,6 @@ def test_a_champion_whose_edge_goes_to_a_challenger_is_replaced_within_sixty_nig
     assert np.mean(np.array(delays) <= 60) >= 0.8
 
 
-def test_a_small_gain_that_lasts_suffices_in_time() -> None:
-    gains = np.random.default_rng(7).normal(0.03, 0.15, 1500)
-    assert evidence("b", gains).suffices
-    assert not evidence("b", gains[:60]).suffices
-
-
 def test_the_stake_by_hand() -> None:
     """After one night: half was bet from the start; of the year's restarts one
     has begun before the night.

@@ -12,7 +12,6 @@ from dtml.evaluation.ranking import (
     against_median,
     both_known,
     decile_spreads,
-    paired_rank_ic,
     rank_ic_t,
     rank_ics,
     score_each_day,
@@ -84,23 +83,6 @@ def test_what_all_stocks_do_together_changes_no_figure() -> None:
     assert [moved[name] for name in ENDS] == [found[name] for name in ENDS]
 
 
-def test_a_ranking_turned_around_has_the_opposite_skill() -> None:
-    scores, outcome = made()
-    found, turned = score_ranking(scores, outcome), score_ranking(-scores, outcome)
-    assert turned["rank_ic"] == in_float64(-found["rank_ic"])
-    assert turned["auc"] == in_float64(1 - found["auc"])
-    assert turned["decile_spread"] == as_drawn(-found["decile_spread"], share=0.2)
-
-
-def test_the_interval_of_a_paired_difference_is_narrower_than_those_of_its_parts() -> None:
-    scores, outcome = made(skill=0.5)
-    other = scores + 0.05 * np.random.default_rng(4).standard_normal(scores.shape)
-    paired, alone = paired_rank_ic(scores, other, outcome), score_ranking(scores, outcome)
-    width = alone["rank_ic_high"] - alone["rank_ic_low"]
-    assert paired.high - paired.low < 0.5 * width
-    assert paired.low <= paired.value <= paired.high
-
-
 def test_below_twenty_days_there_is_no_interval_and_a_day_of_four_stocks_does_not_count() -> None:
     scores, outcome = made()
     few = score_ranking(scores[:19], outcome[:19])
@@ -114,13 +96,6 @@ def test_intervals_of_rankings_without_skill_hold_zero_about_as_often_as_they_sa
     held = [score_ranking(*made(seed, skill=0.0)) for seed in range(60)]
     # of a binomial of .95, .0003 lie below
     assert sum(each["rank_ic_low"] <= 0 <= each["rank_ic_high"] for each in held) >= 52
-
-
-def test_no_day_at_all_has_no_figure() -> None:
-    empty = np.full((3, 9), np.nan)
-    found = score_ranking(empty, empty)
-    assert found["days"] == 0
-    assert np.isnan([found["rank_ic"], found["t"], found["acc"]]).all()
 
 
 def test_days_scored_together_have_the_figures_of_each_day_alone() -> None:

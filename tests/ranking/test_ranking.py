@@ -13,7 +13,9 @@ from sklearn.linear_model import Ridge as TheirRidge
 
 from dtml.errors import DtmlError
 from dtml.evaluation.splits import GAP
+from dtml.markets.definition import Leg
 from dtml.ranking.features import (
+    FEATURE_SETS,
     FEATURES,
     HISTORY,
     RULES,
@@ -23,15 +25,16 @@ from dtml.ranking.features import (
     rule_scores,
 )
 from dtml.ranking.models import BoostingConfig, RidgeConfig, blend, fit_boosting, fit_ridge
-from dtml.ranking.outcomes import LEGS, has_opens, measured_legs, outcomes, sessions_to
-from dtml.ranking.panel import panel_of, ranked
+from dtml.ranking.outcomes import LEGS, measured_legs, outcomes, sessions_to
+from dtml.ranking.panel import ranked
 from dtml.ranking.rankers import RankersConfig, ranking_of_day, slope_of, walk
 from dtml.ranking.walk import RETRAIN_EVERY, History, folds
 from tests.support.bounds import as_solved, assert_arrays_close_in_float64, in_float64
-from tests.support.panels import SESSIONS, made_bars, made_panel
+from tests.support.panels import SESSIONS, made_bars, made_panel, reverting
 
 DAY = 300  # with a whole history behind it
 STOCK = "S04"  # with a bar on every session
+PRICES = ["open", "high", "low", "close", "adj_close"]
 
 
 OF_ONE_STOCK = {name: each for name, each in FEATURES.items() if not name.startswith("less_peers")}
@@ -107,13 +110,14 @@ def test_a_feature_says_how_many_bars_it_reads() -> None:
     bars = full_bars()
     panel = made_panel(bars)
     held = Bars.of(panel)
-    for name, feature in OF_ONE_STOCK.items():
+    for name, feature in FEATURE_SETS["long"].items():
+        if name.startswith("less_peers"):
+            continue
         values = feature.of(held)
-        first = np.isfinite(values).all(axis=1).argmax()
-        assert first <= feature.bars - 1, name
+        assert np.isfinite(values).all(axis=1).argmax() <= feature.bars - 1, name
         scrambled = bars.copy()
         early = scrambled["session"] <= panel.sessions[DAY - feature.bars]
-        scrambled.loc[early, ["open", "high", "low", "close", "adj_close", "volume"]] *= 1.7
+        scrambled.loc[early, [*PRICES, "volume"]] *= 1.7
         after = feature.of(Bars.of(made_panel(scrambled)))[DAY]
         np.testing.assert_allclose(after, values[DAY], rtol=1e-9, atol=1e-12, err_msg=name)
 
@@ -154,38 +158,18 @@ def test_peers_are_the_same_whenever_the_history_begins_and_whatever_follows() -
     np.testing.assert_array_equal(found[HISTORY - 1][:, columns], whole[DAY][:, columns])
 
 
-def test_a_stock_without_enough_returns_or_alone_has_no_peers() -> None:
-    drawn = np.random.default_rng(4).standard_normal((130, 5))
-    drawn[:, 1:] += np.array([2, 2, 2, -2]) * drawn[:, :1]
-    drawn[:75, 2] = np.nan
-    found = peer_returns(drawn, pd.bdate_range("2020-01-01", periods=130))
-    assert np.isnan(found[-1, :4]).tolist() == [False, False, True, False]
-    assert found[-1, 0] == in_float64(drawn[-1, [1, 3]].mean())
-    alone = peer_returns(drawn[:, :1], pd.bdate_range("2020-01-01", periods=130))
-    assert np.isnan(alone).all()
-
-
 @pytest.mark.slow
 def test_no_feature_reads_a_later_bar_and_a_rescaled_past_changes_no_price_feature() -> None:
-    bars, panel = made_bars(), made_panel()
-    before = ranked_features(panel)[: DAY + 1]
-    later = bars.copy()
-    later.loc[
-        later["session"] > SESSIONS[DAY], ["open", "high", "low", "close", "adj_close", "volume"]
-    ] *= 3.3
-    assert np.array_equal(ranked_features(made_panel(later))[: DAY + 1], before, equal_nan=True)
-    rescaled = bars.copy()
-    rescaled.loc[rescaled["symbol"] == STOCK, "adj_close"] *= 0.37  # a dividend after the last bar
-    assert np.array_equal(ranked_features(made_panel(rescaled))[: DAY + 1], before, equal_nan=True)
-
-
-def test_a_history_shorter_than_a_feature_leaves_it_missing() -> None:
     bars = made_bars()
-    found = ranked_features(made_panel(bars[bars["session"] < SESSIONS[30]]))
-    names = list(FEATURES)
-    assert np.isnan(found[..., names.index("momentum_250")]).all()
-    assert np.isfinite(found[-1, 3:, names.index("return_20")]).all()
-    assert np.isnan(outcomes(made_panel(bars[bars["session"] < SESSIONS[3]]), "five_days")).all()
+
+    def seen(bars: pd.DataFrame) -> np.ndarray:
+        return ranked_features(made_panel(bars), feature_set="long")[: DAY + 1]
+
+    later, rescaled = bars.copy(), bars.copy()
+    later.loc[later["session"] > SESSIONS[DAY], [*PRICES, "volume"]] *= 3.3
+    rescaled.loc[rescaled["symbol"] == STOCK, "adj_close"] *= 0.37  # a dividend after the last bar
+    for changed in (later, rescaled):
+        assert np.array_equal(seen(changed), seen(bars), equal_nan=True)
 
 
 def test_ranks_lie_between_minus_and_plus_one_half_share_ties_and_keep_what_is_missing() -> None:
@@ -196,21 +180,17 @@ def test_ranks_lie_between_minus_and_plus_one_half_share_ties_and_keep_what_is_m
 
 def test_a_bar_without_volume_is_none_unless_the_source_has_no_volumes() -> None:
     bars, third = made_bars(), 2
-    assert np.isnan(made_panel(bars).close[100:103, third]).all()
-    none = made_panel(bars.assign(volume=0.0))
-    assert np.isfinite(none.close[100:103, third]).all()
     early = (bars["symbol"] == "S02") & (bars["session"] < SESSIONS[200])
-    later = bars.assign(volume=bars["volume"].mask(early, 0.0))
-    assert np.isfinite(
-        made_panel(later).close[100:103, third]
-    ).all()  # nobody knew of volumes to come
+    later = bars["volume"].mask(early, 0.0)  # nobody knew of volumes to come
+    for volume, is_there in ((bars["volume"], False), (0.0, True), (later, True)):
+        closes = made_panel(bars.assign(volume=volume)).close[100:103, third]
+        assert np.isfinite(closes).tolist() == [is_there] * 3
 
 
 def test_all_four_prices_are_adjusted_by_one_factor() -> None:
     bars = made_bars()
-    halved = bars.assign(
-        adj_close=np.where(bars["session"] < SESSIONS[150], bars["close"] / 2, bars["close"])
-    )
+    early = bars["session"] < SESSIONS[150]
+    halved = bars.assign(adj_close=bars["close"].where(~early, bars["close"] / 2))
     panel, whole = made_panel(halved), made_panel(bars)
     for name in ("open", "high", "low", "close"):
         assert_arrays_close_in_float64(getattr(panel, name)[:150], getattr(whole, name)[:150] / 2)
@@ -218,104 +198,61 @@ def test_all_four_prices_are_adjusted_by_one_factor() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("leg", LEGS)
-def test_a_leg_is_the_ratio_of_its_two_prices_and_needs_the_bars_it_says(leg: str) -> None:
-    stock = one(made_bars())
-    opened, close = stock["open"], stock["close"]
-    expected = {
-        "next_close": close.shift(-1) / close,
-        "overnight": opened.shift(-1) / close,
-        "intraday": close.shift(-1) / opened.shift(-1),
-        "open_to_open": opened.shift(-2) / opened.shift(-1),
-        "second_close": close.shift(-2) / close.shift(-1),
-        "five_days": opened.shift(-6) / opened.shift(-1),
-        "ten_days": opened.shift(-11) / opened.shift(-1),
-        "twenty_days": opened.shift(-21) / opened.shift(-1),
-    }[leg].to_numpy() - 1
-    panel = made_panel()
-    found = outcomes(panel, leg)[:, panel.symbols.index(STOCK)]  # type: ignore[arg-type]
-    assert_arrays_close_in_float64(found, expected)
-    assert np.isnan(found).sum() == sessions_to(leg)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("leg", "begin", "end"),
+    [
+        ("next_close", ("close", 0), ("close", 1)),
+        ("overnight", ("close", 0), ("open", 1)),
+        ("intraday", ("open", 1), ("close", 1)),
+        ("open_to_open", ("open", 1), ("open", 2)),
+        ("second_close", ("close", 1), ("close", 2)),
+        ("five_days", ("open", 1), ("open", 6)),
+        ("ten_days", ("open", 1), ("open", 11)),
+        ("twenty_days", ("open", 1), ("open", 21)),
+    ],
+)
+def test_a_leg_is_the_ratio_of_its_two_prices_and_needs_the_bars_it_says(
+    leg: Leg, begin: tuple[str, int], end: tuple[str, int]
+) -> None:
+    stock, panel = one(made_bars()), made_panel()
+    first, last = (stock[name].shift(-sessions) for name, sessions in (begin, end))
+    found = outcomes(panel, leg)[:, panel.symbols.index(STOCK)]
+    assert_arrays_close_in_float64(found, last / first - 1)
+    assert np.isnan(found).sum() == sessions_to(leg)
 
 
 def test_prices_of_closes_alone_measure_no_return_from_or_to_an_open() -> None:
     bars = made_bars()
     closes = bars.assign(open=bars["close"], high=bars["close"], low=bars["close"])
-    closes["adj_close"] = closes["close"] * 0.97
     panel = made_panel(closes)
-    assert not has_opens(panel)
     assert measured_legs(panel) == ("next_close", "second_close")
-    for leg in LEGS:
-        if leg in measured_legs(panel):
-            assert np.isfinite(History.of(panel, leg).outcome).any()
-            continue
-        with pytest.raises(DtmlError, match=rf"{leg} .*closes alone:.*next_close or second_"):
-            History.of(panel, leg)
+    assert np.isfinite(History.of(panel, "second_close").outcome).any()
+    with pytest.raises(DtmlError, match=r"five_days .*closes alone:.*next_close or second_"):
+        History.of(panel, "five_days")
     closes.loc[3, "open"] *= 1.001  # one open of its own
     assert measured_legs(made_panel(closes)) == LEGS
 
 
 def test_a_change_of_unit_is_no_outcome_and_no_feature_reads_across_it() -> None:
-    bars = made_bars()
-    bars.loc[
-        (bars["symbol"] == STOCK) & (bars["session"] >= SESSIONS[DAY]),
-        ["open", "high", "low", "close"],
-    ] *= 10
-    panel = made_panel(bars.assign(adj_close=bars["close"]))
+    panel = made_panel(leaping(columns=PRICES))
     column = panel.symbols.index(STOCK)
-    assert np.isnan(outcomes(panel, "next_close", max_return=0.5)[DAY - 1, column])
-    assert np.isnan(outcomes(panel, "five_days", max_return=0.5)[DAY - 6 : DAY, column]).all()
-    assert np.isfinite(outcomes(panel, "next_close", max_return=0.5)[DAY, column])
+    for leg, gone in {"next_close": [DAY - 1], "five_days": list(range(DAY - 6, DAY))}.items():
+        found = outcomes(panel, leg, max_return=0.5)[: DAY + 2, column]  # type: ignore[arg-type]
+        assert np.flatnonzero(np.isnan(found)).tolist() == gone
     names = list(FEATURES)
     after = ranked_features(panel, max_return=0.5)[DAY, column]
     assert np.isnan(after[names.index("return_1")])
     assert np.isfinite(after[names.index("session")])
 
 
-def test_an_open_far_from_the_close_before_it_begins_and_ends_no_return() -> None:
-    bars = made_bars()
-    bars.loc[(bars["symbol"] == STOCK) & (bars["session"] == SESSIONS[DAY]), "open"] *= 2
-    panel = made_panel(bars)
-    column = panel.symbols.index(STOCK)
-    for leg, gone in {
-        "overnight": [DAY - 1],
-        "intraday": [DAY - 1],
-        "open_to_open": [DAY - 2, DAY - 1],
-    }.items():
-        found = outcomes(panel, leg, max_return=0.5)[:, column]  # type: ignore[arg-type]
-        missing = np.flatnonzero(np.isnan(found[: DAY + 2]))
-        assert missing.tolist() == gone
-    assert np.isfinite(outcomes(panel, "next_close", max_return=0.5)[: DAY + 2, column]).all()
-
-
-def test_a_change_of_unit_over_sessions_without_a_bar_is_no_outcome_either() -> None:
-    bars = made_bars()
-    bars.loc[
-        (bars["symbol"] == STOCK) & (bars["session"] >= SESSIONS[DAY]),
-        ["open", "high", "low", "close"],
-    ] *= 10
-    refused = (bars["symbol"] == STOCK) & (bars["session"] == SESSIONS[DAY])
-    panel = made_panel(bars.assign(adj_close=bars["close"])[~refused])
-    column = panel.symbols.index(STOCK)
-    assert not np.isfinite(
-        outcomes(panel, "five_days", max_return=0.5)[DAY - 6 : DAY + 1, column]
-    ).any()
-    assert np.isfinite(outcomes(panel, "five_days", max_return=0.5)[DAY + 1, column])
-
-
 def test_a_change_of_unit_of_one_stock_moves_no_market_return() -> None:
-    bars = made_bars()
-    times = np.where((bars["symbol"] == "S05") & (bars["session"] >= SESSIONS[DAY]), 10, 1)
-    torn = bars.assign(
-        **{name: bars[name] * times for name in ("open", "high", "low", "close", "adj_close")}
-    )
-    bars = bars[(bars["symbol"] != "S05") | (bars["session"] != SESSIONS[DAY])]
-    torn = torn[(torn["symbol"] != "S05") | (torn["session"] != SESSIONS[DAY])]
-    column = made_panel(bars).symbols.index(STOCK)
-    whole, found = (
-        Bars.of(made_panel(each), max_return=0.5).market[DAY + 1, column] for each in (bars, torn)
-    )
-    assert abs(found - whole) < 0.02  # and not 900 % of a seventh
+    def market(bars: pd.DataFrame) -> float:
+        refused = (bars["symbol"] == "S05") & (bars["session"] == SESSIONS[DAY])
+        panel = made_panel(bars[~refused])
+        return Bars.of(panel, max_return=0.5).market[DAY + 1, panel.symbols.index(STOCK)]
+
+    torn = market(leaping(columns=PRICES, symbol="S05"))
+    assert abs(torn - market(made_bars())) < 0.02  # and not 900 % of a seventh
 
 
 def test_a_ridge_is_scikit_learns() -> None:
@@ -362,78 +299,46 @@ def test_the_slope_of_the_probabilities_is_that_of_a_logistic_regression() -> No
 @pytest.mark.parametrize("models", [2, 3])
 def test_equal_means_of_ranks_are_equal_blends_and_ordered_by_symbol(models: int) -> None:
     drawn, stocks = np.random.default_rng(models), 97
-    days = [[drawn.permutation(stocks) for _ in range(40)] for _ in range(models)]
-    blends = blend({str(name): np.array(each, dtype=float) for name, each in enumerate(days)})
-    totals = np.sum(days, axis=0)
+    days = np.array([[drawn.permutation(stocks) for _ in range(40)] for _ in range(models)])
+    blends = blend({str(name): each.astype(float) for name, each in enumerate(days)})
     symbols = tuple(f"S{number:02}" for number in drawn.permutation(stocks))
-    for found, total in zip(blends, totals, strict=True):
-        assert len(np.unique(found)) == len(np.unique(total))
+    for found, total in zip(blends, days.sum(axis=0), strict=True):
         order = ranking_of_day({"blend": found}, {}, symbols)
         by_hand = sorted(range(stocks), key=lambda stock: (-total[stock], symbols[stock]))
         assert order["symbol"].tolist() == [symbols[stock] for stock in by_hand]
-        assert order["place"].tolist() == list(range(1, stocks + 1))
 
 
 def test_a_model_without_a_known_outcome_is_an_error() -> None:
-    x, y = np.zeros((0, 2)), np.zeros(0)
-    with pytest.raises(DtmlError, match=r"no stock-day.*known outcome"):
-        fit_ridge(x, y, RidgeConfig())
-    with pytest.raises(DtmlError, match=r"no stock-day.*known outcome"):
-        fit_boosting(x, y, BoostingConfig())
-
-
-def leading(seed: int = 3) -> History:
-    """A market in which yesterday's losers win today."""
-    bars = made_bars(stocks=23, seed=seed)
-    grid = bars.pivot(index="session", columns="symbol", values="close").to_numpy()
-    r = np.diff(np.log(grid), axis=0, prepend=np.nan)
-    r[2:] -= 0.6 * np.nan_to_num(r[1:-1])
-    close = 50 * np.exp(np.cumsum(np.nan_to_num(r), axis=0))
-    wide = pd.DataFrame(close, index=SESSIONS, columns=sorted(bars["symbol"].unique()))
-    made = bars.assign(
-        made=wide.to_numpy()[
-            bars["session"].map(SESSIONS.get_loc), bars["symbol"].str[1:].astype(int)
-        ]
-    )
-    factor = made["made"] / made["close"]
-    made = made.assign(
-        **{name: made[name] * factor for name in ("open", "high", "low", "close", "adj_close")}
-    )
-    symbols = tuple(sorted(made["symbol"].unique()))
-    return History.of(
-        panel_of(made, sessions=SESSIONS, symbols=symbols, returns="adj_close"), "next_close"
-    )
+    for fit, config in ((fit_ridge, RidgeConfig()), (fit_boosting, BoostingConfig())):
+        with pytest.raises(DtmlError, match=r"no stock-day.*known outcome"):
+            fit(np.zeros((0, 2)), np.zeros(0), config)
 
 
 @pytest.mark.slow
 def test_a_walk_finds_what_is_there_and_its_folds_know_no_outcome_of_what_they_score() -> None:
-    history = leading()
+    history = reverting()
     walked = folds(history, SESSIONS[280], SESSIONS[400])
-    assert [fold.scored for fold in walked] == [
-        slice(280, 280 + RETRAIN_EVERY),
-        slice(280 + RETRAIN_EVERY, 401),
-    ]
+    second = 280 + RETRAIN_EVERY
+    assert [fold.scored for fold in walked] == [slice(280, second), slice(second, 401)]
     for fold in walked:
         assert fold.trained.stop - 1 + sessions_to(history.leg) + GAP == fold.scored.start
     scores = walk(history, walked, RankersConfig(boosting=BoostingConfig(trees=20, rows_a_leaf=50)))
-    np.testing.assert_array_equal(
-        scores["blend"], blend({name: scores[name] for name in ("ridge", "boosting")})
-    )
-    days = slice(280, 400)
+    both = blend({name: scores[name] for name in ("ridge", "boosting")})
+    np.testing.assert_array_equal(scores["blend"], both)
+    outcome = history.relative[280:400]
     for name, found in scores.items():
         assert np.isnan(found[:280]).all()
-        both = np.isfinite(found[days]) & np.isfinite(history.relative[days])
-        assert np.corrcoef(found[days][both], history.relative[days][both])[0, 1] > 0.2, name
+        known = np.isfinite(found[280:400]) & np.isfinite(outcome)
+        assert np.corrcoef(found[280:400][known], outcome[known])[0, 1] > 0.2, name
 
 
 @pytest.mark.slow
 def test_later_bars_change_no_score_of_a_walk() -> None:
-    history, cut = leading(), 340
-    torn = replace(
-        history,
-        features=np.concatenate([history.features[:cut], -history.features[cut:]]),
-        outcome=np.concatenate([history.outcome[: cut - 1], -3 * history.outcome[cut - 1 :]]),
-    )
+    history, cut = reverting(), 340
+    features, outcome = history.features.copy(), history.outcome.copy()
+    features[cut:] *= -1
+    outcome[cut - 1 :] *= -3
+    torn = replace(history, features=features, outcome=outcome)
     walked = folds(history, SESSIONS[280], SESSIONS[400])
     config = RankersConfig(boosting=BoostingConfig(trees=5, rows_a_leaf=50))
     one, other = (walk(each, walked, config) for each in (history, torn))
@@ -443,14 +348,7 @@ def test_later_bars_change_no_score_of_a_walk() -> None:
 
 def test_a_walk_that_begins_too_early_says_what_to_do() -> None:
     with pytest.raises(DtmlError, match=r"begin later.*before 2020-01-02"):
-        folds(leading(), SESSIONS[100], SESSIONS[200])
-
-
-def test_days_whose_outcomes_are_equal_have_no_order_to_find() -> None:
-    history = leading()
-    flat = replace(history, outcome=np.zeros_like(history.outcome))
-    with pytest.raises(DtmlError, match="known outcomes that differ"):
-        folds(flat, SESSIONS[280], SESSIONS[400])
+        folds(reverting(), SESSIONS[100], SESSIONS[200])
 
 
 def test_every_rule_orders_by_its_feature() -> None:
@@ -461,7 +359,18 @@ def test_every_rule_orders_by_its_feature() -> None:
     assert HISTORY == 296
 
 
-def test_a_relative_outcome_does_not_know_what_all_stocks_did_together() -> None:
-    found = outcomes(made_panel(), "next_close")
-    together = np.random.default_rng(1).standard_normal((len(found), 1))
-    assert np.array_equal(ranked(found), ranked(found + together), equal_nan=True)
+def leaping(*, columns: list[str], symbol: str = STOCK, last: int = len(SESSIONS)) -> pd.DataFrame:
+    """Bars of which a stock stands at ten times its prices from DAY on."""
+    bars = made_bars()
+    leapt = (bars["symbol"] == symbol) & bars["session"].isin(SESSIONS[DAY:last])
+    bars.loc[leapt, columns] *= 10
+    return bars
+
+
+def test_an_open_far_from_the_close_before_it_begins_and_ends_no_return() -> None:
+    panel = made_panel(leaping(columns=["open"], last=DAY + 1))
+    column = panel.symbols.index(STOCK)
+    no_returns = {"overnight": [DAY - 1], "intraday": [DAY - 1]}
+    for leg, gone in (no_returns | {"open_to_open": [DAY - 2, DAY - 1], "next_close": []}).items():
+        found = outcomes(panel, leg, max_return=0.5)[: DAY + 2, column]  # type: ignore[arg-type]
+        assert np.flatnonzero(np.isnan(found)).tolist() == gone

@@ -5,8 +5,7 @@ rules, and made of the past alone.
 import logging
 import re
 from dataclasses import replace
-from datetime import UTC, date, datetime
-from html import unescape
+from datetime import date
 from typing import Any
 
 import numpy as np
@@ -14,23 +13,17 @@ import pandas as pd
 import pytest
 from scipy.stats import spearmanr
 from sqlalchemy import Engine, text
-from starlette.testclient import TestClient
 
 from db.engine import reading, transaction
-from db.errors import StoreError
 from db.read import read
-from db.save import save
 from dtml.errors import DtmlError
 from dtml.experiments import vary
 from dtml.markets.definition import LEGS
-from dtml.pages.figures import named
 from dtml.prices.sessions import next_session, previous_session
 from dtml.ranking.features import RULES
-from flows.dashboard.app import dashboard
 from flows.nightly import ranking
 from flows.nightly.context import MarketContext, Tonight
 from flows.nightly.night import run_night
-from flows.nightly.score import score
 from flows.replay import Archive, replay_of
 from flows.settings import data_folder
 from tests.support.bounds import in_float64
@@ -89,59 +82,17 @@ def test_the_views_of_predictions_show_the_place_in_the_order_and_its_leg(
 ) -> None:
     after_nights(long, AS_OF)
     dtml = said(long).query("predictor == 'dtml'").set_index("symbol")["place"]
-    with reading(long.engine) as conn:
-        for view in ("latest_prediction", "prediction_history"):
-            found = pd.read_sql(
-                text(f"select symbol, probability, place, leg from {view}"), conn
-            ).set_index("symbol")
-            assert found["place"].to_dict() == dtml.to_dict()
-            assert set(found["leg"]) == {"next_close"}
-            assert found.sort_values("place")["probability"].is_monotonic_decreasing
+    columns = "symbol, probability, place, leg"
+    for view in ("latest_prediction", "prediction_history"):
+        with reading(long.engine) as conn:
+            found = read(conn, view, columns=columns).set_index("symbol")
+        assert found["place"].to_dict() == dtml.to_dict()
+        assert set(found["leg"]) == {"next_close"}
     with transaction(long.engine) as conn:
         conn.execute(text("delete from stock_rank"))
-        found = pd.read_sql(text("select place, leg from prediction_history"), conn)
+        found = read(conn, "prediction_history", columns="place, leg")
     assert len(found) == 9
     assert found.isna().all(axis=None)
-
-
-@pytest.mark.soak
-def test_the_dashboard_shows_the_order_and_the_running_rank_ic_beside_the_rules(
-    long: MarketContext,
-) -> None:
-    after_nights(long, AS_OF, TARGET)
-    with TestClient(dashboard(long.engine), base_url="http://localhost") as client:
-        page = client.get(f"/market/{long.name}?as_of={AS_OF}").text
-        newest = client.get(f"/market/{long.name}").text
-    assert re.search("ranked by DTML.*this close.*best first", page)
-    shown = [
-        unescape(each.split("<")[0])
-        for each in page.split("Rank IC so far")[1].split('<th scope="row">')[1:10]
-    ]
-    assert set(shown) == {named(name) for name in PREDICTORS | set(RULES)}
-    best = (
-        said(long, next_session("XNYS", TARGET))
-        .query("predictor == 'dtml' and place == 1")["symbol"]
-        .item()
-    )
-    first = newest.split('aria-label="The ranking of the stocks"')[1].split('<th scope="row">')[1]
-    assert f">{best}</a>" in first
-
-
-def test_an_order_that_is_stored_stands(long: MarketContext) -> None:
-    after_nights(long, AS_OF)
-    other = said(long).assign(score=0.0)
-    with (
-        pytest.raises(StoreError, match="already stored with score"),
-        transaction(long.engine) as conn,
-    ):
-        save(
-            conn,
-            "stock_rank",
-            other,
-            market=long.name,
-            known_at=other["known_at"][0],
-            made_at=other["made_at"][0],
-        )
 
 
 @pytest.mark.soak
@@ -182,35 +133,25 @@ def test_orders_are_scored_beside_the_rules_over_each_return_once_it_is_known(
     long: MarketContext,
 ) -> None:
     after_nights(long, AS_OF, TARGET)
-    after = [AS_OF, TARGET, next_session("XNYS", TARGET)]
-    run_night(long, after[-1])
-    closes = BARS.pivot(index="session", columns="symbol", values="adj_close").pct_change(
-        fill_method=None
-    )
-    for target in after[1:3]:
-        returns, yesterday = (
-            closes.loc[pd.Timestamp(target)],
-            closes.shift().loc[pd.Timestamp(target)],
-        )
-        found = scored(long)
-        mine = found[
-            (found["target"] == pd.Timestamp(target)) & (found["leg"] == "next_close")
-        ].set_index("predictor")
+    following = next_session("XNYS", TARGET)
+    run_night(long, following)
+    closes = BARS.pivot(index="session", columns="symbol", values="adj_close")
+    moves = closes.pct_change(fill_method=None)
+    found = scored(long)
+    of_closes = found[found["leg"] == "next_close"].set_index(["target", "predictor"])["rank_ic"]
+    for target in (TARGET, following):
+        session = pd.Timestamp(target)
+        mine = of_closes[session]
         assert set(mine.index) == PREDICTORS | set(RULES)
-        own = said(long, target)
-        ridge = own[own["predictor"] == "ridge"].set_index("symbol")["score"]
-        assert mine.loc["ridge", "rank_ic"] == in_float64(spearmanr(ridge, returns[ridge.index])[0])
-        losers = -yesterday[ridge.index]
-        assert mine.loc["day_losers", "rank_ic"] == in_float64(
-            spearmanr(losers, returns[ridge.index])[0]
-        )
-    assert not (
-        (scored(long)["target"] == pd.Timestamp(after[2])) & (scored(long)["leg"] == "second_close")
-    ).any()
+        ridge = said(long, target).query("predictor == 'ridge'").set_index("symbol")["score"]
+        came, yesterday = (each.loc[session, ridge.index] for each in (moves, moves.shift()))
+        assert mine["ridge"] == in_float64(spearmanr(ridge, came)[0])
+        assert mine["day_losers"] == in_float64(spearmanr(-yesterday, came)[0])
+    of_two_days = found[found["leg"] == "second_close"]
+    assert pd.Timestamp(following) not in set(of_two_days["target"])
     running = scored(long, "running")
     last = running[running["target"] == running["target"].max()].set_index("predictor")
-    nights = scored(long).query("leg == 'next_close'").groupby("predictor")["rank_ic"].mean()
-    assert last["rank_ic"].to_dict() == in_float64(nights.to_dict())
+    assert last["rank_ic"].to_dict() == in_float64(of_closes.groupby("predictor").mean().to_dict())
     assert last["rank_ic_low"].isna().all()  # below 20 nights no interval
 
 
@@ -224,64 +165,20 @@ def test_returns_that_end_while_no_night_is_run_are_scored_by_the_next(long: Mar
 
 
 @pytest.mark.soak
-def test_an_order_whose_outcomes_somebody_else_had_stored_is_scored(long: MarketContext) -> None:
-    after_nights(long, AS_OF, TARGET)
-    with transaction(
-        long.engine
-    ) as conn:  # as a store in which outcomes were there before the ranking
-        conn.execute(text("delete from rank_score"))
-    score(Tonight(long, TARGET))
-    assert set(scored(long)["target"]) == {pd.Timestamp(TARGET)}
-
-
-@pytest.mark.soak
 def test_a_corrected_price_corrects_the_score_of_an_order(long: MarketContext) -> None:
+    """Also where it moves no rank: the spread of the best less the worst is another."""
     after_nights(long, AS_OF, TARGET)
-    before = scored(long).set_index(["leg", "predictor"])["rank_ic"]
-    symbol = said(long)["symbol"].iloc[0]
-    corrected = BARS.copy()
-    row = (corrected["symbol"] == symbol) & (corrected["session"] == pd.Timestamp(TARGET))
-    corrected.loc[row, ["open", "high", "low", "close", "adj_close"]] *= 1.2
-    run_night(replace(long, source=FrameSource(corrected)), next_session("XNYS", TARGET))
-    score(Tonight(long, next_session("XNYS", TARGET)))
-    after = scored(long)
-    after = after[after["target"] == pd.Timestamp(TARGET)].set_index(["leg", "predictor"])[
-        "rank_ic"
-    ]
-    assert after["next_close", "ridge"] != before["next_close", "ridge"]
-
-
-@pytest.mark.soak
-def test_a_price_that_moves_no_rank_corrects_the_running_spread(long: MarketContext) -> None:
-    after_nights(long, AS_OF)
-    run_night(long, TARGET)
+    following = next_session("XNYS", TARGET)
+    of_order = "leg == 'next_close' and predictor == 'ridge' and target == @pd.Timestamp(@TARGET)"
     best = said(long).query("predictor == 'ridge' and place == 1")["symbol"].item()
-    corrected = BARS.copy()
-    row = (corrected["symbol"] == best) & (corrected["session"] == pd.Timestamp(TARGET))
-    corrected.loc[row, ["open", "high", "low", "close", "adj_close"]] *= 1.0002
-    before = of_ridge(long, "running")
-    run_night(replace(long, source=FrameSource(corrected)), next_session("XNYS", TARGET))
-    after = of_ridge(long, "running")
-    assert after["rank_ic"] == before["rank_ic"]
-    assert after["decile_spread"] != before["decile_spread"]
-    assert after["decile_spread"] == of_ridge(long, "night")["decile_spread"]
-
-
-def of_ridge(context: MarketContext, span: str) -> "pd.Series[Any]":
-    """The scores of ridge at TARGET, the first session that is scored."""
-    of_all = scored(context, span).query("leg == 'next_close' and predictor == 'ridge'")
-    return of_all.set_index("target").loc[pd.Timestamp(TARGET)]
-
-
-@pytest.mark.soak
-def test_a_night_replayed_from_bars_that_end_before_it_says_that_it_has_no_order(
-    long: MarketContext, archive: Archive
-) -> None:
-    fetched(long, previous_session("XNYS", AS_OF))
-    moment = datetime.now(UTC)
-    run_night(long, AS_OF)
-    reasons = replay_of(archive, archive.night(AS_OF), moment).reasons
-    assert re.match("ranking: 36 of 36 .*differ", reasons[-1])
+    row = (BARS["symbol"] == best) & (BARS["session"] == pd.Timestamp(TARGET))
+    spreads = [scored(long).query(of_order)["decile_spread"].item()]
+    for factor, night in ((1.0002, following), (1.2, next_session("XNYS", following))):
+        corrected = BARS.copy()
+        corrected.loc[row, ["open", "high", "low", "close", "adj_close"]] *= factor
+        run_night(replace(long, source=FrameSource(corrected)), night)
+        spreads.append(scored(long, "running").query(of_order)["decile_spread"].item())
+    assert len(set(spreads)) == 3
 
 
 @pytest.mark.soak
@@ -330,14 +227,18 @@ def test_a_checkpoint_that_was_changed_serves_no_night(long: MarketContext, engi
 def test_rankers_whose_checkpoint_is_lost_are_trained_again_and_others_lie_beside(
     long: MarketContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = ranking.rankers_for(Tonight(fetched(long), AS_OF))
-    assert first is not None
-    file = data_folder() / first.row["checkpoint_path"]
+    fetched(long)
+
+    def trained(*, only_stored: bool = False) -> dict[str, Any]:
+        found = ranking.rankers_for(Tonight(long, AS_OF), only_stored=only_stored)
+        assert found is not None
+        return found.row
+
+    first = trained()
+    file = data_folder() / first["checkpoint_path"]
     kept = file.read_bytes()
     file.unlink()
-    again = ranking.rankers_for(Tonight(long, AS_OF))
-    assert again is not None
-    assert (again.row["id"], file.read_bytes()) == (first.row["id"], kept)
+    assert (trained()["id"], file.read_bytes()) == (first["id"], kept)
     file.unlink()
     fit = ranking.fit_rankers
 
@@ -346,11 +247,9 @@ def test_rankers_whose_checkpoint_is_lost_are_trained_again_and_others_lie_besid
 
     # as another processor computes other last bits
     monkeypatch.setattr(ranking, "fit_rankers", other)
-    beside = ranking.rankers_for(Tonight(long, AS_OF))
-    assert beside is not None
-    assert beside.row["id"] != first.row["id"]
-    assert ranking.rankers_for(Tonight(long, AS_OF)).row["id"] == beside.row["id"]  # type: ignore[union-attr]
-    assert ranking.rankers_for(Tonight(long, AS_OF), only_stored=True).row["id"] == beside.row["id"]  # type: ignore[union-attr]
+    beside = trained()["id"]
+    assert beside != first["id"]
+    assert trained()["id"] == trained(only_stored=True)["id"] == beside
 
 
 def test_a_night_that_trains_nothing_and_has_no_rankers_says_what_to_do(
@@ -362,21 +261,20 @@ def test_a_night_that_trains_nothing_and_has_no_rankers_says_what_to_do(
     assert re.search(remedy, caplog.text)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_ranked_stock_that_the_model_left_out_has_its_outcome(long: MarketContext) -> None:
     """The model needs a whole window; rankers do not."""
     gap = without(BARS, ["L02"], previous_session("XNYS", AS_OF))
     after_nights(replace(long, source=FrameSource(gap)), AS_OF, TARGET)
-    sql = "select predictor, symbol, realised_return from ranking_history where target = :target"
     with reading(long.engine) as conn:
-        history = pd.read_sql(text(sql), conn, params={"target": str(TARGET)})
-        predicted = pd.read_sql(text("select * from prediction_history"), conn)
+        history = read(conn, "ranking_history", target=TARGET)
+        predicted = read(conn, "prediction_history", columns="symbol")
     assert "L02" not in set(predicted["symbol"])
     assert history["realised_return"].notna().all()
+    assert history["predictor"].value_counts().to_dict() == dict.fromkeys(PREDICTORS, 9) | {
+        "dtml": 8
+    }
     close = BARS[BARS["symbol"] == "L02"].set_index("session")["adj_close"]
     expected = close[pd.Timestamp(TARGET)] / close[pd.Timestamp(AS_OF)] - 1
     of_stock = history.loc[history["symbol"] == "L02", "realised_return"]
-    assert len(of_stock)
-    assert of_stock.to_numpy() == in_float64(np.full(len(of_stock), expected))
-    for predictor, rows in history.groupby("predictor"):
-        assert len(rows) == (8 if predictor == "dtml" else 9)
+    assert of_stock.unique() == in_float64([expected])

@@ -10,6 +10,7 @@ import pandas as pd
 
 from dtml.backtest.performance import Performance
 from dtml.pages.backtest import PAPER_SUFFIX, backtest_page
+from tests.support.backtest_rows import backtest
 from tests.support.pages import curve
 
 NAN = float("nan")
@@ -19,11 +20,6 @@ FREE_ONES = tuple(
     f"{form}, close, no costs {PAPER_SUFFIX}" for form in ("long", "long-short", "weighted")
 )
 PORTFOLIOS = (*TRADED, *FREE_ONES, "index", "equal weight")
-SPAN = {"first": date(2018, 1, 2), "last": date(2019, 6, 28), "retrain_every": 63, "stocks": 25}
-TIMES = {
-    "data_watermark": pd.Timestamp("2026-01-19", tz="UTC"),
-    "created_at": pd.Timestamp("2026-01-20", tz="UTC"),
-}
 LIST = {
     "list_date": "2022-12-30",
     "is_dated": False,
@@ -34,27 +30,19 @@ LIST = {
     "constituent_days": 10_000,
     "without_price": 123,
 }
-LISTED = {
-    "list_is_snapshot": True,
-    "list_as_of": date(2022, 12, 30),
-    "constituent_days": 10_000,
-    "without_price": 123,
-    "expected_best": 0.5,
-}
-BACKTEST: dict[str, Any] = {
-    "id": "sp500-2018-01-02-1a2b3c4d",
-    "market": "sp500",
-    **SPAN,
-    **TIMES,
-    **LISTED,
-    "tried": 7,
-}
-BACKTEST |= {
-    "config": {"note": "<script>alert(1)</script>", "sessions_a_year": 252, "list": LIST},
-    "seeds": [0, 1],
-    "code_version": "0.3.0",
-}
-BACKTEST |= {"device": "cpu", "seconds": 7512.3}
+BACKTEST: dict[str, Any] = backtest(
+    "sp500-2018-01-02-1a2b3c4d",
+    market="sp500",
+    first=date(2018, 1, 2),
+    last=date(2019, 6, 28),
+    config={"note": "<script>alert(1)</script>", "sessions_a_year": 252, "list": LIST},
+    stocks=25,
+    constituent_days=10_000,
+    without_price=123,
+    expected_best=0.5,
+    tried=7,
+    seconds=7512.3,
+)
 SCORES = ("acc", "acc_low", "acc_high", "mcc", "mcc_low", "mcc_high")
 GAINS = dict.fromkeys(
     (f"{of}_gain{end}" for of in ("model", "index") for end in ("", "_low", "_high")), NAN

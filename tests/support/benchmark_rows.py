@@ -105,7 +105,7 @@ def ranking() -> dict[str, Any]:
     }
 
 
-def ranker(**kept: str) -> dict[str, Any]:
+def ranker(**kept: object) -> dict[str, Any]:
     """The rankers of a training, with where their checkpoint lies."""
     same = {
         name: value
@@ -113,12 +113,8 @@ def ranker(**kept: str) -> dict[str, Any]:
         if name in ("market", "leg", "code_version")
     }
     own = {"id": "toy-2023-12-29-1a2b3c4d", "chosen": "ridge", "config": {"leg": "next_close"}}
-    return (
-        same
-        | own
-        | kept
-        | {"data_watermark": NOW, "train_last": date(2023, 12, 29), "created_at": NOW}
-    )
+    times = {"data_watermark": NOW, "train_last": date(2023, 12, 29), "created_at": NOW}
+    return same | own | times | kept
 
 
 def rank_scores() -> pd.DataFrame:

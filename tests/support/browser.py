@@ -8,8 +8,10 @@ import os
 import re
 import shutil
 import socket
+import struct
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
@@ -82,6 +84,23 @@ def served(app: ASGIApp, engine: Engine) -> Iterator[Site]:
             server.should_exit = True
             thread.join()
             engine.dispose()
+
+
+def opened(port: int, address: str) -> socket.socket:
+    """Return a connection on which that was asked, through a small buffer, whose end is a reset."""
+    asking = socket.socket()
+    asking.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    asking.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    asking.settimeout(60)
+    asking.connect(("127.0.0.1", port))
+    asking.sendall(f"GET {address} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+    return asking
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait for what must come true; a test that hangs is ended by its own limit."""
+    while not holds():
+        time.sleep(0.02)
 
 
 class Page(HTMLParser):

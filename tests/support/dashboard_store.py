@@ -16,6 +16,7 @@ from db.rows import prices as stored_prices
 from db.save import save
 from dtml.baselines.naive_rules import NAIVE_RULES
 from flows.dashboard.app import dashboard
+from tests.support.benchmark_rows import ranker
 from tests.support.browser import Site, served
 from tests.support.night_rows import store_night
 
@@ -149,11 +150,10 @@ def _fill_market(
         {"symbol": stocks[:1], "session": DAYS[NIGHTS], "reason": "null_price", "value": "<nan>"}
     )
     save(conn, "rejected_bar", refused, market=market, source="files", first_known_at=refused_at)
-    last = DAYS[NIGHTS].date()
     store_night(
         conn,
         market,
-        last,
+        DAYS[NIGHTS].date(),
         target=DAYS[NIGHTS + 1].date(),
         at=refused_at,
         status="refused",
@@ -191,47 +191,15 @@ def _fill_rankings(conn: Connection, market: str, stocks: tuple[str, ...], first
     stocks, of which the last night replaces the first.
     """
     rng = np.random.default_rng(23)
-    name = f"{market}-ranker"
-    trained = moment(DAYS[0])
-    ranker = {
-        "id": name,
-        "market": market,
-        "leg": "next_close",
-        "chosen": RANKER,
-        "config": {},
-        "code_version": "0.1.0",
-        "data_watermark": trained,
-        "checkpoint_path": "none",
-        "checkpoint_hash": "none",
-        "train_last": DAYS[0].date(),
-        "created_at": trained,
-    }
-    save(conn, "ranker", ranker)
+    name, trained = f"{market}-ranker", moment(DAYS[0])
+    file = {"checkpoint_path": "none", "checkpoint_hash": "none", "data_watermark": trained}
+    own = {"id": name, "market": market, "chosen": RANKER, "created_at": trained}
+    save(conn, "ranker", ranker(**own, **file, train_last=DAYS[0].date()))
     for night in range(first, NIGHTS):
-        score = np.sort(rng.normal(0, 1, len(stocks)))[::-1]
-        ranking = pd.DataFrame(
-            {
-                "symbol": rng.permutation(np.array(stocks, dtype=object)),
-                "score": score,
-                "place": range(1, len(stocks) + 1),
-                "probability": 1 / (1 + np.exp(-score)),
-            }
-        )
-        ranking = ranking.assign(
-            ranker_id=name,
-            predictor=RANKER,
-            as_of=DAYS[night],
-            target=DAYS[night + 1],
-            chosen=True,
-        )
-        save(
-            conn,
-            "stock_rank",
-            ranking,
-            market=market,
-            known_at=moment(DAYS[night]),
-            made_at=moment(DAYS[night], 23),
-        )
+        scores = pd.DataFrame([rng.normal(0, 1, len(stocks))], [DAYS[night + 1]], stocks)
+        made = {"known_at": moment(DAYS[night]), "made_at": moment(DAYS[night], 23)}
+        rows = rank_rows(scores, DAYS, predictor=RANKER, ranker_id=name, chosen=True)
+        save(conn, "stock_rank", rows, market=market, **made)
         held = stocks[:2] if night < NIGHTS - 1 else stocks[1:3]
         targets = pd.DataFrame({"symbol": held, "weight": 0.5, "target": DAYS[night + 1]})
         targets = targets.assign(kept=targets["symbol"] == stocks[1])
@@ -239,23 +207,49 @@ def _fill_rankings(conn: Connection, market: str, stocks: tuple[str, ...], first
     _fill_rank_scores(conn, market, rng, first)
 
 
+def rank_rows(scores: pd.DataFrame, days: pd.DatetimeIndex, **known: Any) -> pd.DataFrame:
+    """Return rankings, in the columns of the table stock_rank, of scores of targets and symbols."""
+    rows = scores.rename_axis(index="target", columns="symbol").stack().dropna().rename("score")
+    rows = rows.reset_index()
+    place = rows.groupby("target")["score"].rank(ascending=False, method="first").astype(int)
+    as_of = days[days.get_indexer(rows["target"]) - 1]
+    probability = 1 / (1 + np.exp(-rows["score"]))
+    return rows.assign(as_of=as_of, place=place, probability=probability, **known)
+
+
+def save_outcomes(conn: Connection, market: str, happened: pd.DataFrame) -> None:
+    """Store the returns of symbols on sessions, known after the last of them."""
+    rise = happened["realised_return"] > 0
+    known = moment(happened["session"].max())
+    rows = happened.assign(rise=rise, label=np.where(rise, 1, -1))
+    save(conn, "outcome", rows, market=market, known_at=known, recorded_at=known)
+
+
 def _fill_rank_scores(conn: Connection, market: str, rng: np.random.Generator, first: int) -> None:
-    keys = [DAYS[first + 1 : NIGHTS], ["night", "running"], [RANKER, RULE]]
-    rows = pd.MultiIndex.from_product(keys, names=["target", "span", "predictor"]).to_frame(
-        index=False
-    )
-    days = np.where(rows["span"] == "night", 1, DAYS.get_indexer(rows["target"]) - first)
-    rank_ic = rng.uniform(-0.2, 0.4, len(rows))
-    rows = rows.assign(
-        leg="next_close",
-        is_rule=rows["predictor"] == RULE,
-        days=days,
-        n=8 * days,
-        rank_ic=rank_ic,
-        rank_ic_low=np.where(days >= 20, rank_ic - 0.1, np.nan),
-        rank_ic_high=np.where(days >= 20, rank_ic + 0.1, np.nan),
-    )
+    rows = _scored(first, {"rank_ic": (-0.2, 0.4)}, rng, predictor=[RANKER, RULE])
+    rows = rows.rename(columns={"nights": "days"})
+    rows = rows.assign(leg="next_close", is_rule=rows["predictor"] == RULE, n=8 * rows["days"])
     save(conn, "rank_score", rows, market=market, scored_at=moment(DAYS[NIGHTS], 23))
+
+
+def _scored(
+    first: int,
+    figures: dict[str, tuple[float, float]],
+    rng: np.random.Generator,
+    **keys: list[str],
+) -> pd.DataFrame:
+    """Figures of each night after the first and of all up to it, drawn between two ends; with
+    intervals from twenty nights on.
+    """
+    of_all = {"target": DAYS[first + 1 : NIGHTS], "span": ["night", "running"], **keys}
+    rows = pd.MultiIndex.from_product(of_all.values(), names=of_all).to_frame(index=False)
+    so_far = DAYS.get_indexer(rows["target"]) - first
+    rows["nights"] = np.where(rows["span"] == "night", 1, so_far)
+    for name, ends in figures.items():
+        rows[name] = rng.uniform(*ends, len(rows))
+        for end, by in (("low", -0.05), ("high", 0.05)):
+            rows[f"{name}_{end}"] = (rows[name] + by).where(rows["nights"] >= 20)
+    return rows
 
 
 def _bars(rng: np.random.Generator, symbols: list[str]) -> pd.DataFrame:
@@ -322,28 +316,14 @@ def _fill_outcomes(conn: Connection, market: str, made: pd.DataFrame, prices: pd
     closes = prices.set_index(["symbol", "session"])["close"]
     settled = made[made["target"] < DAYS[NIGHTS]]
     before, after = (
-        closes.loc[pd.MultiIndex.from_frame(settled[["symbol", day]])]
+        closes.loc[pd.MultiIndex.from_frame(settled[["symbol", day]])].to_numpy()
         for day in ("as_of", "target")
     )
-    returns = after.to_numpy() / before.to_numpy() - 1
-    happened = pd.DataFrame(
-        {"symbol": settled["symbol"], "session": settled["target"], "realised_return": returns}
-    )
-    happened = happened.assign(
-        rise=happened["realised_return"] > 0, label=np.sign(happened["realised_return"]).astype(int)
-    )
-    save(
-        conn,
-        "outcome",
-        happened,
-        market=market,
-        known_at=moment(DAYS[NIGHTS]),
-        recorded_at=moment(DAYS[NIGHTS]),
-    )
+    happened = settled[["symbol", "target"]].rename(columns={"target": "session"})
+    save_outcomes(conn, market, happened.assign(realised_return=after / before - 1))
     counted = {"level": LEVEL, "n": 8, "covered": 7, "decided": 3, "decided_correct": 2}
-    save(
-        conn, "abstention_count", settled[["run_id", "target"]].drop_duplicates().assign(**counted)
-    )
+    nights = settled[["run_id", "target"]].drop_duplicates()
+    save(conn, "abstention_count", nights.assign(**counted))
 
 
 def _fill_evidence(
@@ -370,11 +350,7 @@ def _fill_nights(
     conn: Connection, market: str, stocks: tuple[str, ...], made: pd.DataFrame
 ) -> None:
     for (seen, target, run_id), rows in made.groupby(["as_of", "target", "run_id"]):
-        gaps = [
-            {"symbol": each, "reason": "no bar: <none>"}
-            for each in stocks
-            if each not in set(rows["symbol"])
-        ]
+        missing = sorted({*stocks} - {*rows["symbol"]})
         store_night(
             conn,
             market,
@@ -382,29 +358,19 @@ def _fill_nights(
             target=target.date(),
             at=moment(seen),
             finished_at=moment(seen, 23),
-            status="complete_with_gaps" if gaps else "complete",
+            status="complete_with_gaps" if missing else "complete",
             counts={"fetched": 90, "stored": 9, "rejected": 1, "predictions": len(rows)},
             run_id=run_id,
-            gaps=gaps,
+            gaps=[{"symbol": each, "reason": "no bar: <none>"} for each in missing],
             known_at=moment(seen),
         )
 
 
 def _fill_scores(conn: Connection, market: str, rng: np.random.Generator) -> None:
-    keys = [DAYS[1:NIGHTS], ["night", "running"], ["published", "all"], ["dtml", *NAIVE_RULES]]
-    rows = pd.MultiIndex.from_product(
-        keys, names=["target", "span", "protocol", "predictor"]
-    ).to_frame(index=False)
-    nights = np.where(rows["span"] == "night", 1, DAYS.get_indexer(rows["target"]))
-    acc, mcc = rng.uniform(0.45, 0.55, len(rows)), rng.uniform(-0.1, 0.1, len(rows))
-    rows = rows.assign(
-        n=8 * nights, nights=nights, rises=4 * nights, predicted_rises=4 * nights, acc=acc, mcc=mcc
-    )
-    wide = nights >= 20
-    for name, value in (("acc", acc), ("mcc", mcc)):
-        rows[f"{name}_low"], rows[f"{name}_high"] = (
-            np.where(wide, value + end, np.nan) for end in (-0.05, 0.05)
-        )
+    keys = {"protocol": ["published", "all"], "predictor": ["dtml", *NAIVE_RULES]}
+    rows = _scored(0, {"acc": (0.45, 0.55), "mcc": (-0.1, 0.1)}, rng, **keys)
+    half = 4 * rows["nights"]
+    rows = rows.assign(n=2 * half, rises=half, predicted_rises=half)
     save(conn, "score", rows, market=market, scored_at=moment(DAYS[NIGHTS], 23))
 
 

@@ -3,8 +3,8 @@
 `make test` runs in minutes what a change must pass; `make soak` runs the rest: what repeats, kills,
 fuzzes, drives a browser, builds a wheel or takes more than a few seconds (marked `soak`), and
 further cases of a law that one case states (marked `one_case`). Of these cases, of those of a law
-marked `by_quarters`, of the moments at which a night is killed and of the mistakes planted for an
-accelerator, a run of `make soak` has a quarter, by the day; DTML_TESTS_QUARTER=all has all, and
+marked `by_quarters` and of the moments at which a night is killed, a run of `make soak` has a
+quarter, by the day; DTML_TESTS_QUARTER=all has all, and
 runs on PostgreSQL also what does the same there as on SQLite.
 """
 

@@ -1,9 +1,10 @@
 """A page as a browser reads it, and a calibration curve to draw."""
 
 import re
-from html.parser import HTMLParser
 
 import pandas as pd
+
+from tests.support.browser import Page
 
 NAN = float("nan")
 
@@ -29,37 +30,41 @@ def without_script(text: str) -> str:
     )
 
 
-class Reader(HTMLParser):
-    """Fails on unbalanced elements; keeps ids, attributes and what is seen."""
+class Reader(Page):
+    """Fails on unbalanced elements."""
 
     VOID = ("meta", "br", "input")
 
     def __init__(self, text: str) -> None:
-        super().__init__()
         self.open: list[str] = []
-        self.found: list[tuple[str, dict[str, str | None]]] = []
-        self.seen = ""
-        self.feed(text)
+        super().__init__(text)
         self.close()
         assert not self.open
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
+        super().handle_starttag(tag, attrs)
         if tag not in self.VOID:
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
+        super().handle_starttag(tag, attrs)
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag, (tag, self.getpos())
 
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] != "style":
-            self.seen += data
 
-    def count(self, tag: str, name: str) -> int:
-        return sum(
-            found == tag and name in (attrs.get("class") or "").split()
-            for found, attrs in self.found
-        )
+def assert_whole_and_accessible(page: Page) -> None:
+    """No value is missing, ids are unique, and what is drawn or filled in has a name in words."""
+    assert not re.search(r"\b(nan|NaN|NaT|None|NA)\b", page.seen.replace("<nan>", ""))
+    ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    for tag, attrs in page.tags:
+        role = attrs.get("role")
+        assert tag != "th" or attrs.get("scope") in ("col", "row")
+        assert role not in ("img", "region") or attrs["aria-label"]
+        assert role != "region" or attrs["tabindex"] == "0"
+    labels = {attrs["for"] for tag, attrs in page.tags if tag == "label" and "for" in attrs}
+    fields = [attrs for tag, attrs in page.tags if tag in ("input", "select", "textarea")]
+    named = [each for each in fields if each.get("type") not in ("hidden", "checkbox")]
+    assert {each["id"] for each in named} == labels
+    assert [tag for tag, _ in page.tags].count("h1") == 1

@@ -1,9 +1,14 @@
 """Markets made for the ranking: bars of a few stocks that wander, with halts, gaps and volumes."""
 
+from dataclasses import replace
+from functools import cache
+
 import numpy as np
 import pandas as pd
 
+from dtml.ranking.features import FEATURES
 from dtml.ranking.panel import Panel, panel_of
+from dtml.ranking.walk import History
 
 SESSIONS = pd.bdate_range("2020-01-02", periods=420)
 
@@ -41,3 +46,14 @@ def made_panel(bars: pd.DataFrame | None = None) -> Panel:
     return panel_of(
         bars, sessions=SESSIONS, symbols=tuple(sorted(bars["symbol"].unique())), returns="adj_close"
     )
+
+
+@cache
+def reverting() -> History:
+    """A market in which the day's losers rise: outcomes are drawn anew from the
+    rank of the last return.
+    """
+    history = History.of(made_panel(made_bars(stocks=23)), "next_close")
+    noise = np.random.default_rng(3).standard_normal(history.outcome.shape)
+    last = history.features[..., list(FEATURES).index("return_1")]
+    return replace(history, outcome=np.where(history.there, 0.01 * noise - 0.03 * last, np.nan))

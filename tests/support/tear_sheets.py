@@ -1,15 +1,12 @@
 """Scores with and without an order in them, and the tear sheet of their ranking."""
 
+from functools import cache
+
 import numpy as np
 import pandas as pd
 
 from dtml.evaluation.ranking import both_known, decile_spreads, rank_ics
-from dtml.evaluation.tear_sheet import (
-    TearSheet,
-    by_sector,
-    cumulative_ic,
-    running_means,
-)
+from dtml.evaluation.tear_sheet import TearSheet, by_sector, cumulative_ic, running_means
 from dtml.markets.definition import FREE, Costs
 
 DAYS, STOCKS = 90, 40
@@ -34,6 +31,7 @@ def made(
     return np.round(scores, 1), outcome
 
 
+@cache
 def sheet(skill: float, costs: Costs | None = FREE, days: int = DAYS) -> TearSheet:
     scores, outcome = (grid[:days] for grid in made(skill, days=max(days, DAYS)))
     sessions = pd.bdate_range(SESSIONS[0], periods=days)

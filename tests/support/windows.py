@@ -1,7 +1,9 @@
-"""Random windows of five stocks, and a small model to train on them."""
+"""Random windows of five stocks, a small model to train on them, and bars to make windows of."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import torch
 
@@ -38,3 +40,16 @@ def in_double(windows: Windows) -> Windows:
 
 
 TRAIN, VALIDATION = random_windows(), random_windows(13, seed=1)
+
+
+def random_bars(symbols: Iterable[str], sessions: pd.DatetimeIndex, seed: int = 0) -> pd.DataFrame:
+    """Bars of a random walk for every symbol on all sessions."""
+    generator = np.random.default_rng(seed)
+    parts = []
+    for symbol in symbols:
+        close = 50 * np.exp(np.cumsum(0.02 * generator.standard_normal(len(sessions))))
+        parts.append(pd.DataFrame({"symbol": symbol, "session": sessions, "close": close}))
+    bars = pd.concat(parts, ignore_index=True)
+    close = bars["close"]
+    bars = bars.assign(open=close * 1.002, high=close * 1.01, low=close * 0.98)
+    return bars.assign(adj_close=close * 0.9, volume=np.nan)
