@@ -11,3 +11,8 @@ class UsageError(DtmlError):
     """A mistake of the caller: an unknown name, a date that is no session, a wrong file."""
 
     exit_code = 2
+
+
+def one_line(message: object) -> str:
+    """Return a message on one line, whatever it is."""
+    return " ".join(str(message).split())

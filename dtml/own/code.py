@@ -20,6 +20,7 @@ from jaxtyping import Float
 from numpy import ndarray
 
 from dtml.errors import DtmlError, UsageError
+from dtml.own.confinement import Arrays
 from dtml.ranking.models import Boosting, BoostingConfig, fit_boosting
 from dtml.ranking.panel import Features, Grid, Panel, There, ranked
 
@@ -30,7 +31,6 @@ EPOCHS = 5  # a torch module's `epochs`
 RATE = 0.001  # a torch module's `rate`
 
 PRICES = ("open", "high", "low", "close", "volume", "value")
-Arrays = dict[str, ndarray]
 
 
 class Bars:

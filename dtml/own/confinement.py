@@ -3,7 +3,7 @@
 It may write in its own empty folder, which no later process sees. Otherwise a feature could store
 its values in a file when it sees all days, and return them when it should see only some of them.
 Landlock (Linux 5.13) forbids a process and all its children to write elsewhere, but for what
-libraries need (`NEEDED`), and asks for no privilege. Without Landlock, no file may grow at all.
+libraries need, and asks for no privilege. Without Landlock, no file may grow at all.
 """
 
 import ctypes
@@ -14,16 +14,21 @@ import os
 import resource
 import select
 import signal
+import socket
 import sys
 import tempfile
-import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from io import BytesIO
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from numpy import ndarray
+
+from dtml.errors import one_line
 
 # Landlock's system calls have these numbers on every architecture of Linux but Alpha.
 CREATE_RULESET = 444
@@ -43,13 +48,16 @@ TRUNCATE_SINCE = 3  # the first version of Landlock that knows it
 # What the system answers to a write that is not allowed.
 FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EFBIG, errno.EROFS)
 
-# Libraries discard output in one, and share memory between their processes in the other.
-NEEDED = (Path("/dev/null"), Path("/dev/shm"))  # noqa: S108 - no file is made here
-
+NOWHERE = Path("/dev/null")  # where libraries discard output
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - no file is made here
 
 POLL_S = 0.002  # between two looks at a process
+LONGEST = 500  # characters of an error
 
-Answer = tuple[Mapping[str, Any], Mapping[str, np.ndarray]]
+Question = Mapping[str, Any]
+Description = Mapping[str, Any]
+Arrays = dict[str, ndarray]
+Answer = tuple[Description, Arrays]
 
 
 class _Ruleset(ctypes.Structure):
@@ -62,53 +70,75 @@ class _Rule(ctypes.Structure):
     _fields_ = (("allowed_access", ctypes.c_uint64), ("parent_fd", ctypes.c_int32))
 
 
-def serve(do: Callable[[Path], None], prepare: Callable[[Path], None] | None = None) -> None:
-    """Fork a process for each folder that standard input names, one on a line after its seconds.
+def packed(description: Description, arrays: Arrays) -> bytes:
+    """Return a description, which must fit into JSON, and arrays as one message."""
+    content = BytesIO()
+    np.savez(content, description=json.dumps(description), **cast(Any, arrays))
+    return content.getvalue()
 
-    The process calls `do`, after this one has called `prepare`. It is killed after the seconds, or
-    once standard input ends because the process that asked has ended; all that it started is then
-    killed too, whatever its group or session, which only Linux can tell. A line is printed when it
-    has ended: its exit status, or "late".
+
+def unpacked(message: bytes) -> Answer:
+    """Return what `packed` was given; nothing in a message is run."""
+    arrays = dict(np.load(BytesIO(message)))
+    return json.loads(str(arrays.pop("description"))), arrays
+
+
+def serve(
+    answer: Callable[[Question, Arrays], Answer],
+    failed: Callable[[Exception, Question], Description],
+    prepare: Callable[[Question], None] = lambda _: None,
+) -> None:
+    """Fork a process for each question of the `dtml.own.sandbox.Server` that started this program.
+
+    The question comes through a connection of its own, which the process gets, after this one has
+    called `prepare`. The arrays come to that process alone: what is sent of a session stays in no
+    other. Where `answer` fails, the answer is what `failed` says. Once the process has ended, or
+    the other side is closed, all that it started is killed, whatever its group or session, which
+    only Linux can tell; its exit status goes to the other side.
     """
+    control = socket.socket(fileno=int(sys.argv[1]))
     system = ctypes.CDLL(None)
     if hasattr(system, "prctl"):
         system.prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    for line in sys.stdin:
-        seconds, _, path = line.rstrip("\n").partition(" ")
-        if prepare is not None:
-            prepare(Path(path))
-        gc.freeze()  # otherwise a collection in the child copies every page that holds an object
-        child = os.fork()
-        if child == 0:
-            os.setsid()  # a group of its own, which is killed as a whole
-            # What the code prints must not be read as the server's lines.
-            nowhere = os.open(os.devnull, os.O_RDWR)
-            for stream in range(3):
-                os.dup2(nowhere, stream)
-            exit_status = 1
-            try:
-                do(Path(path))
-                exit_status = 0
-            finally:
-                # Whatever is raised, the child ends here, with the threads that the code left.
-                # Otherwise it would go on with the loop, which is the server's.
-                os._exit(exit_status)
-        print(_exit_status(child, float(seconds)), flush=True)  # noqa: T201
+    while descriptors := socket.recv_fds(control, 1, 1)[1]:
+        with Connection(descriptors[0]) as connection:
+            question = json.loads(connection.recv_bytes())
+            prepare(question)
+            gc.freeze()  # otherwise a collection in the child copies every page that holds objects
+            child = os.fork()
+            if child == 0:
+                control.close()
+                os.setsid()  # a group of its own, which is killed as a whole
+                exit_status = 1
+                try:
+                    confine(question)
+                    connection.send_bytes(b"ready")
+                    _, arrays = unpacked(connection.recv_bytes())
+                    try:
+                        message = packed(*answer(question, arrays))
+                    except Exception as error:  # noqa: BLE001 - whatever a user's code raises is reported
+                        message = packed(failed(error, question), {})
+                    connection.send_bytes(message)
+                    exit_status = 0
+                finally:
+                    # Whatever is raised, the child ends here, with the threads that the code left.
+                    # Otherwise it would go on with the loop, which is the server's.
+                    os._exit(exit_status)
+        control.send(str(_exit_status(child, control)).encode())
 
 
-def _exit_status(child: int, seconds: float) -> int | str:
-    """Wait for a child to end, kill what it leaves, and return its exit status or "late"."""
-    deadline = time.monotonic() + seconds
+def _exit_status(child: int, control: socket.socket) -> int:
+    """Wait for a child to end or `control` to be closed, kill what is left, return the status."""
     ended, status = os.waitpid(child, os.WNOHANG)
     is_alone = False
-    while not (ended or is_alone or time.monotonic() > deadline):
-        # Nothing more is asked before the answer: what can be read is the end of the input.
-        is_alone = bool(select.select([sys.stdin], [], [], POLL_S)[0])
+    while not (ended or is_alone):
+        # Nothing more is asked before the answer: what can be read is the end.
+        is_alone = bool(select.select([control], [], [], POLL_S)[0])
         ended, status = os.waitpid(child, os.WNOHANG)
     with suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)
     if not ended:
-        os.waitpid(child, 0)
+        _, status = os.waitpid(child, 0)
     # Killed parents leave their children to this process, until none is left.
     while children := [
         int(orphan)
@@ -118,7 +148,7 @@ def _exit_status(child: int, seconds: float) -> int | str:
         for orphan in children:
             os.kill(orphan, signal.SIGKILL)
         os.wait()
-    return os.waitstatus_to_exitcode(status) if ended else "late"
+    return os.waitstatus_to_exitcode(status)
 
 
 def described(error: Exception, name: str, own: type[Exception]) -> str:
@@ -127,7 +157,7 @@ def described(error: Exception, name: str, own: type[Exception]) -> str:
     lines = [frame.lineno for frame in frames if frame.filename == name]
     place = f"{name}, line {lines[-1]}: " if lines else f"{name}: "
     kind = "" if isinstance(error, own) else f"{type(error).__name__}: "
-    message = f"{place}{kind}{' '.join(str(error).split())}"
+    message = f"{place}{kind}{one_line(error)}"
     if isinstance(error, OSError) and error.errno in FORBIDDEN:
         message += (
             " (own code may write only in its working folder, which is emptied, and no file where "
@@ -136,61 +166,35 @@ def described(error: Exception, name: str, own: type[Exception]) -> str:
     return message
 
 
-def leave_answer(
-    folder: Path, memory: int, answer: Callable[[], Answer], needed: Sequence[Path] = NEEDED
-) -> None:
-    """Compute an answer in this process under all limits, and leave it in a folder.
+def confine(question: Question) -> None:
+    """Set all limits of a question for the rest of this process's life.
 
-    `answer` returns a description, which must fit into JSON, and arrays: they are written to
-    `answer.json` and `answer.npz`. It runs in the empty folder `empty` beside these, and may write
-    only as `write_only_in` says. `memory`, in bytes, bounds its memory and the size of each file
-    that it writes, for the rest of its life.
+    `memory`, in bytes, bounds its memory and the size of each file that it writes. It may write as
+    `write_only_in` says, in the empty `folder`, and in memory that it shares with its own
+    processes, as libraries do, unless `shares_memory` is false.
     """
-    workplace = folder / "empty"
-    workplace.mkdir()
-    # Both files are opened first: `write_only_in` forbids opening any file outside `empty` for
-    # writing, but not writing into one that is open.
-    with (
-        (folder / "answer.npz").open("wb") as answer_arrays,
-        (folder / "answer.json").open("w") as answer_text,
-    ):
-        for limit in (resource.RLIMIT_DATA, resource.RLIMIT_FSIZE):
-            resource.setrlimit(limit, (memory, memory))
-        # A crash must not write the memory to a file: it may hold secrets of the environment.
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        write_only_in(workplace, needed)
-        description, arrays = answer()
-        allow_writing()  # without Landlock, the answers could not be written either
-        np.savez(answer_arrays, **cast(Any, arrays))
-        answer_text.write(json.dumps(description))
+    for limit in (resource.RLIMIT_DATA, resource.RLIMIT_FSIZE):
+        resource.setrlimit(limit, (question["memory"], question["memory"]))
+    # A crash must not write the memory to a file: it may hold secrets of the environment.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    shared = [SHARED_MEMORY] if question.get("shares_memory", True) else []
+    write_only_in(Path(question["folder"]), [NOWHERE, *shared])
 
 
-def write_only_in(folder: Path, needed: Sequence[Path] = NEEDED) -> None:
+def write_only_in(folder: Path, needed: Sequence[Path] = (NOWHERE,)) -> None:
     """Restrict this process for good to writing in one folder, which becomes its working folder.
 
     Temporary files go there too. Files that are open already, and `needed`, can still be written.
-    Where the system has no Landlock, the folder does not matter: no file of the process can grow
-    until `allow_writing` is called.
+    Where the system has no Landlock, the folder does not matter: no file of the process can grow.
     """
     tempfile.tempdir = str(folder)
     os.environ["TMPDIR"] = str(folder)
     os.chdir(folder)
     if not _landlocked(folder, needed):
-        _, hard_limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-        # The hard limit stays, as a lowered one could not be raised again.
-        resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard_limit))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 
 
-def allow_writing() -> None:
-    """Undo the ban on growing files that `write_only_in` sets where there is no Landlock.
-
-    Files may then grow up to the hard limit of the process. Landlock's ban stays.
-    """
-    _, hard_limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (hard_limit, hard_limit))
-
-
-def _landlocked(folder: Path, needed: Sequence[Path] = NEEDED) -> bool:
+def _landlocked(folder: Path, needed: Sequence[Path] = ()) -> bool:
     """Forbid all writing but in a folder and what is `needed`; return whether the system can.
 
     A Landlock before version `TRUNCATE_SINCE` cannot forbid cutting a file short. Where the system

@@ -4,32 +4,29 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import takewhile
 from pathlib import Path
-from threading import Event
 from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
-from dtml.own.code import PRICES, Arrays, OwnCode, OwnCodeError, ranks_of, window_of
+from dtml.own.code import PRICES, OwnCode, OwnCodeError, ranks_of, window_of
+from dtml.own.confinement import Answer, Arrays, Description
 from dtml.own.sandbox import Sandbox
 from dtml.ranking.panel import Features, Grid, Panel, There
-
-# What the code says of itself: its `features`, a list of names; its `history`, the number of
-# sessions that a feature may read; and `model`, whether it has one of its own.
-Description = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Fitted:
     """A fitted model of a user's code: the code, its description, and the arrays that it learnt.
 
-    The names of the arrays begin with `own.`, as they are stored beside those of other rankers.
+    The description has the names of its `features`, its `history`, the number of sessions that a
+    feature may read, and `model`, whether it has one of its own. The names of the arrays begin
+    with `own.`, as they are stored beside those of other rankers.
     """
 
     code: OwnCode
@@ -66,34 +63,30 @@ class IsolatedCode:
         shape = (len(panel.symbols), len(self.description["features"]))
         files = {day: self._file(window_of(panel, day, history)) for day in days}
         values: dict[int, Float[ndarray, "stocks features"]] = {}
-        is_over = Event()
+        # It must not keep what it saw of a session for another one, not even in shared memory.
+        question = {"symbols": panel.symbols, "shares_memory": False}
 
-        def compute(part: Sequence[int]) -> None:
-            windows = (_message(window_of(panel, day, history)) for day in part)
-            question = {"task": "values", "text": self.code.text, "symbols": panel.symbols}
-            going_on = takewhile(lambda _: not is_over.is_set(), windows)
-            answers = SANDBOX.converse(self.code.name, question, going_on)
-            for answer, day in zip(answers, part, strict=False):
-                if answer["values"].shape != shape:
-                    raise OwnCodeError(f"{self.code.name} has other features on other sessions")
-                values[day] = answer["values"]
-                _keep(files[day], values[day])
-                on_day()
+        def compute(day: int) -> None:
+            window = _message(window_of(panel, day, history))
+            _, answer = self._ask("values", window, question)
+            if answer["values"].shape != shape:
+                raise OwnCodeError(f"{self.code.name} has other features on other sessions")
+            values[day] = answer["values"]
+            _keep(files[day], values[day])
+            on_day()
 
         for day, file in files.items():
             kept = _kept(file)
             if kept is not None and kept.shape == shape:
                 values[day] = kept
                 on_day()
-        missing = [day for day in files if day not in values]
-        parts = [part for part in np.array_split(missing, os.cpu_count() or 1) if len(part)]
-        with ThreadPoolExecutor(max(len(parts), 1)) as pool:
-            running = [pool.submit(compute, part.tolist()) for part in parts]
-            try:
-                for ended in as_completed(running):
-                    ended.result()
-            finally:
-                is_over.set()  # after an error or an interruption, the others stop too
+        pool = ThreadPoolExecutor(os.cpu_count())
+        try:
+            for ended in [pool.submit(compute, day) for day in files if day not in values]:
+                ended.result()
+        finally:
+            # After an error or an interruption, no other session is begun.
+            pool.shutdown(cancel_futures=True)
         return np.stack([values[day] for day in days])
 
     def walk(
@@ -152,9 +145,11 @@ class IsolatedCode:
         name = f"{window.sessions[-1].date()}-{digest.hexdigest()[:16]}.npy"
         return self.folder / self.code.sha256[:16] / name
 
-    def _ask(self, task: str, arrays: Arrays | None = None) -> tuple[Description, Arrays]:
+    def _ask(
+        self, task: str, arrays: Arrays | None = None, details: Mapping[str, Any] | None = None
+    ) -> Answer:
         """Let a fresh process do a task of `dtml.own.work`."""
-        question = {"task": task, "text": self.code.text}
+        question = {"task": task, "text": self.code.text, **(details or {})}
         return SANDBOX.ask(self.code.name, question, arrays or {})
 
 

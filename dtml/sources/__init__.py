@@ -140,8 +140,7 @@ def open_source(
 
         return YahooSource(market)
     if name not in get_args(SourceName):
-        from dtml.sources.own_feed.code import FeedCode
-        from dtml.sources.own_feed.source import OwnFeed
+        from dtml.sources.own_feed.source import FeedCode, OwnFeed
 
         return OwnFeed(market, FeedCode.of(name, market))
     from dtml.sources.simulated import SimulatedSource

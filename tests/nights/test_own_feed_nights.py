@@ -17,8 +17,7 @@ from dtml.errors import UsageError
 from dtml.markets import load_market_file
 from dtml.markets.definition import FeedAccess
 from dtml.prices.sessions import next_session
-from dtml.sources.own_feed.code import FeedCode, FeedError
-from dtml.sources.own_feed.source import OwnFeed
+from dtml.sources.own_feed.source import FeedCode, FeedError, OwnFeed
 from flows.markets import opened
 from flows.markets.opened import CheckedFeed
 from flows.nightly.context import MarketContext

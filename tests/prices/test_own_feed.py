@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 
@@ -16,8 +16,7 @@ from dtml.markets import definition as market_feeds
 from dtml.prices.sessions import sessions_between
 from dtml.sources import Fetched, known_source, open_source
 from dtml.sources.own_feed.admission import admit
-from dtml.sources.own_feed.code import FeedCode, FeedError
-from dtml.sources.own_feed.source import require_none_after, unanswered
+from dtml.sources.own_feed.source import FeedCode, FeedError, require_none_after, unanswered
 from dtml.sources.own_feed.work import bars_of, blotted, fetched_of, last_session_of, stocks_of
 from flows.settings import keep_needed_variables
 from tests.support.nights import BARS, SIMULATED, small_market
@@ -198,21 +197,6 @@ def test_a_feed_answers_for_each_symbol_and_only_for_what_was_asked() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("outcomes", "words"),
-    [
-        ([("A", "ok")], "give B the status nan: .* ok, no_data"),
-        ([("A", "ok"), ("B", "fine")], "give B the status fine: .* ok, no_data"),
-    ],
-)
-def test_outcomes_that_say_too_little_are_refused(
-    outcomes: list[tuple[str, str]], words: str
-) -> None:
-    own = pd.DataFrame(outcomes, columns=["symbol", "status"])
-    with pytest.raises(FeedError, match=words):
-        fetched_of(Fetched(table(), own), dict.fromkeys("AB", LAST), LAST)
-
-
 def test_the_stocks_and_the_last_session_of_a_feed_are_symbols_and_a_date() -> None:
     assert stocks_of(None) is None
     assert stocks_of(("A", "BRK/B")) == ["A", "BRK/B"]
@@ -225,11 +209,12 @@ def test_the_stocks_and_the_last_session_of_a_feed_are_symbols_and_a_date() -> N
             last_session_of(moment)
 
 
-def test_a_secret_is_blotted_out_before_a_text_is_cut() -> None:
-    secret = "k3y/with space"
-    assert blotted("x" * 495 + secret, [secret], 500) == "x" * 495 + "***"
-    for form in (secret, "k3y%2Fwith%20space", "k3y%2Fwith+space"):
-        assert blotted(f"no {form}", [secret], 200) == "no ***"
+def test_a_secret_is_blotted_out_before_a_text_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VENDOR_KEY", "k3y/with space")
+    question = {"environment": ["VENDOR_KEY"]}
+    assert blotted("x" * 495 + "k3y/with space", question, 500) == "x" * 495 + "***"
+    for form in ("k3y/with space", "k3y%2Fwith%20space", "k3y%2Fwith+space"):
+        assert blotted(f"no {form}", question, 200) == "no ***"
 
 
 # The check
@@ -320,10 +305,10 @@ LIES: dict[str, tuple[Answer, str]] = {
     "a Saturday": (on_a_saturday, "no session of XNYS"),
     "two bars": (doubled, "two bars of 2024-"),
     "the future": (everything, "asked .*up to 2024-07-01, "),
-    "a window": (scaled_by_the_window, "restates silently: open "),
-    "a hidden split": (with_a_split_that_it_hides, "restates silently: open "),
+    "a window": (scaled_by_the_window, r"restates silently: \w+ of "),
+    "a hidden split": (with_a_split_that_it_hides, r"restates silently: \w+ of "),
     "a hidden dividend": (with_a_dividend_that_it_hides, "restates silently: adj_close "),
-    "an exclusive end": (without_its_last_day, "restates silently: a bar of .*missing"),
+    "an exclusive end": (without_its_last_day, r"restates silently: \w+ of .*missing"),
     "tomorrow's close": (of_the_day_after, "restates silently: close "),
     "nothing": (lambda *_: BARS[:0], "no bar.* SIMX, L01, F01B, F03B"),
 }
@@ -369,10 +354,3 @@ def test_a_feed_that_is_out_of_reach_is_neither_admitted_nor_refused(silent: int
     assert reason is not None
     assert reason[0] == "rate_limited"
     assert re.search("not checked yet: wait$", reason[1])
-
-
-def test_a_market_of_a_single_session_and_a_computed_index_are_checked_too() -> None:
-    only = replace(MARKET, index=replace(MARKET.index, of_constituents=True))
-    feed = Feed(stored, market=only)
-    assert admit(feed, {"L01": LAST}, LAST) is None  # type: ignore[arg-type]
-    assert [sorted(first) for first, _ in feed.asked] == [["L01"]] * 2

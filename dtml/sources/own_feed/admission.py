@@ -16,8 +16,7 @@ import pandas as pd
 from dtml.prices.bars import BAR_COLUMNS
 from dtml.prices.sessions import sessions_between
 from dtml.sources import Fetched
-from dtml.sources.own_feed.code import FeedError
-from dtml.sources.own_feed.source import OwnFeed
+from dtml.sources.own_feed.source import FeedError, OwnFeed
 
 SESSIONS = 60
 FEWER = 10  # sessions that the third question leaves out
@@ -25,9 +24,6 @@ ROUNDING = 1e-6  # relative; a value that is really another one differs by far m
 SILENT = ("rate_limited", "unreachable", "not_asked")
 KEY = ["symbol", "session"]
 NUMBERS = BAR_COLUMNS[2:]
-# What a later dividend, or a later split, may scale.
-OF_DIVIDENDS = ("adj_close",)
-OF_SPLITS = ("open", "high", "low", "close", "adj_close", "dividend")
 
 
 class Unanswered(NamedTuple):
@@ -35,14 +31,6 @@ class Unanswered(NamedTuple):
 
     status: str
     detail: str
-
-
-class _Difference(NamedTuple):
-    """What two answers give differently, and what each gives."""
-
-    what: str
-    one: str
-    other: str
 
 
 def admit(feed: OwnFeed, first: Mapping[str, date], last: date) -> Unanswered | None:
@@ -74,9 +62,10 @@ def admit(feed: OwnFeed, first: Mapping[str, date], last: date) -> Unanswered | 
     bars, again, *earlier = answers
     found = _difference(_pairs(bars, again))
     if found is not None:
+        what, one, other = found
         raise _refused(
             feed,
-            f"asked twice, it gave two answers: {found.what} was {found.one}, then {found.other}",
+            f"asked twice, it gave two answers: {what} was {one}, then {other}",
             "let fetch answer the same question in the same way",
         )
     for earlier_bars in earlier:
@@ -84,11 +73,12 @@ def admit(feed: OwnFeed, first: Mapping[str, date], last: date) -> Unanswered | 
         pairs = _pairs(earlier_bars, bars[is_past])
         found = _difference(_without_actions(pairs, bars[~is_past]))
         if found is not None:
+            what, one, other = found
             raise _refused(
                 feed,
-                f"it restates silently: {found.what} is {found.one} if asked for bars up to "
-                f"{earlier_last}, but {found.other} if asked for bars up to {last}, and it gives "
-                "no split or dividend between these days that explains this",
+                f"it restates silently: {what} is {one} if asked for bars up to {earlier_last}, "
+                f"but {other} if asked for bars up to {last}, and it gives no split or dividend "
+                "between these days that explains this",
                 "give prices as they were on their day, or the split or dividend that changed "
                 "them, and include the bars of `last` itself",
             )
@@ -147,8 +137,11 @@ def _require_bars(feed: OwnFeed, answer: Fetched, asked: Mapping[str, date], las
 
 
 def _pairs(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
-    """Return the bars of two answers side by side; columns of the second end with `_other`."""
-    return one.merge(other, on=KEY, how="outer", suffixes=("", "_other"), indicator="given")
+    """Return a row for each value of two answers: `value` and `value_other`, NaN where missing."""
+    values = (bars.melt(KEY, NUMBERS, "field") for bars in (one, other))
+    return next(values).merge(
+        next(values), on=[*KEY, "field"], how="outer", suffixes=("", "_other")
+    )
 
 
 def _without_actions(pairs: pd.DataFrame, later: pd.DataFrame) -> pd.DataFrame:
@@ -156,43 +149,35 @@ def _without_actions(pairs: pd.DataFrame, later: pd.DataFrame) -> pd.DataFrame:
 
     These actions are the splits and dividends recorded in `later`, the bars after the pairs. The
     factor is that of a stock's first pair that has both values, so a change that is no factor
-    stays. The volume of a stock with a split is made the same in both answers, so that it is not
-    compared: it is rounded to whole shares.
+    stays. The volume of a stock with a split is left out: it is rounded to whole shares.
     """
-    splits = set(later.loc[later["split"].notna(), "symbol"])
-    dividends = set(later.loc[later["dividend"].notna(), "symbol"])
-    has_split = pairs["symbol"].isin(splits)
-    has_any = has_split | pairs["symbol"].isin(dividends)
-    pairs = pairs.copy()
-    for column in OF_SPLITS:
-        other = f"{column}_other"
-        ratio = (pairs[column] / pairs[other]).groupby(pairs["symbol"]).transform("first")
-        may_change = has_any if column in OF_DIVIDENDS else has_split
-        pairs[other] = pairs[other].where(~may_change, pairs[other] * ratio)
-    pairs["volume_other"] = pairs["volume_other"].where(~has_split, pairs["volume"])
-    return pairs
+    has_split, has_dividend = (
+        pairs["symbol"].isin(later.loc[later[name].notna(), "symbol"])
+        for name in ("split", "dividend")
+    )
+    is_volume = pairs["field"] == "volume"
+    may_change = has_split & (pairs["field"] != "split")
+    may_change |= has_dividend & (pairs["field"] == "adj_close")
+    ratio = pairs["value"] / pairs["value_other"]
+    factor = ratio.groupby([pairs["symbol"], pairs["field"]]).transform("first")
+    scaled = pairs["value_other"] * factor.where(may_change & factor.notna(), 1.0)
+    return pairs.assign(value_other=scaled)[~(has_split & is_volume)]
 
 
-def _difference(pairs: pd.DataFrame) -> _Difference | None:
-    """Return the first bar or value in which two answers differ; None where they agree."""
-    alone = pairs[pairs["given"] != "both"]
-    if not alone.empty:
-        bar = alone.iloc[0]
-        words = ("given", "missing") if bar["given"] == "left_only" else ("missing", "given")
-        return _Difference(f"a bar of {bar['symbol']} on {bar['session']:%Y-%m-%d}", *words)
-    for column in NUMBERS:
-        one = pairs[column]
-        other = pairs[f"{column}_other"]
-        is_close = (one - other).abs() <= ROUNDING * one.abs()
-        differing = pairs[~(is_close | (one.isna() & other.isna()))]
-        if not differing.empty:
-            bar = differing.iloc[0]
-            return _Difference(
-                what=f"{column} of {bar['symbol']} on {bar['session']:%Y-%m-%d}",
-                one=f"{bar[column]:.10g}",
-                other=f"{bar[f'{column}_other']:.10g}",
-            )
-    return None
+def _difference(pairs: pd.DataFrame) -> tuple[str, str, str] | None:
+    """Return what two answers first give differently, and both values; None where they agree."""
+    one, other = pairs["value"], pairs["value_other"]
+    is_same = (one - other).abs() <= ROUNDING * one.abs()
+    differing = pairs[~(is_same | (one.isna() & other.isna()))]
+    if differing.empty:
+        return None
+    first = differing.iloc[0]
+    one_value, other_value = (
+        "missing" if pd.isna(first[name]) else f"{first[name]:.10g}"
+        for name in ("value", "value_other")
+    )
+    what = f"{first['field']} of {first['symbol']} on {first['session']:%Y-%m-%d}"
+    return what, one_value, other_value
 
 
 def _refused(feed: OwnFeed, finding: str, remedy: str) -> FeedError:

@@ -1,4 +1,4 @@
-"""The program that runs a user's own feed: it reads a task in a folder and leaves an answer there.
+"""The program that runs a user's own feed and answers a question.
 
 Tasks: `describe` (its stocks and its last session), `fetch` (bars). Environment variables that the
 market's file names are set for this process alone, and their values are blotted out in errors and
@@ -8,11 +8,10 @@ Nothing of an answer is guessed: a session with a time of day may be another day
 and a symbol that became a number has lost its zeros.
 """
 
-import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import date, datetime
 from importlib.metadata import EntryPoint, PackageNotFoundError, version
 from pathlib import Path
@@ -23,12 +22,22 @@ from urllib.parse import quote, quote_plus
 import numpy as np
 import pandas as pd
 
+from dtml.errors import one_line
 from dtml.markets import load_market, load_market_file
 from dtml.markets.definition import is_symbol
-from dtml.own.confinement import FORBIDDEN, Answer, described, leave_answer, serve
+from dtml.own.confinement import (
+    FORBIDDEN,
+    LONGEST,
+    Answer,
+    Arrays,
+    Description,
+    Question,
+    described,
+    serve,
+)
 from dtml.prices.bars import BAR_COLUMNS, bars_frame
 from dtml.sources import Fetched, Status
-from dtml.sources.own_feed.code import FeedError
+from dtml.sources.own_feed.source import FeedError
 
 REQUIRED = ("symbol", "session", "close")
 NUMBERS = BAR_COLUMNS[2:]
@@ -175,15 +184,10 @@ def _outcomes(table: object, fetched: Fetched) -> pd.DataFrame:
             f"the outcomes give {unknown.index[0]} the status {unknown['status'].iloc[0]}: give "
             f"each symbol asked for one of {', '.join(get_args(Status))}"
         )
-    details = own["detail"].map(_line) if "detail" in own else pd.Series("", index=own.index)
+    details = own.get("detail", pd.Series("", index=own.index)).fillna("").map(one_line)
     given = counted.assign(status=own["status"].to_numpy(), detail=details.to_numpy())
     is_empty = (given["status"] == "ok") & (given["rows"] == 0)
     return given.where(~is_empty, counted)
-
-
-def _line(detail: Any) -> str:
-    """Return a detail as one line; empty for a missing one."""
-    return "" if pd.isna(detail) else " ".join(str(detail).split())
 
 
 def _kind(value: object) -> str:
@@ -192,48 +196,21 @@ def _kind(value: object) -> str:
 
 MODULE = "own_feed"  # the name under which a file is imported
 SOURCE = "SOURCE"  # the name in a file of a feed that is an object or a class
-LONGEST = 500  # characters of an error
 LONGEST_DETAIL = 200  # characters of an outcome's detail
 # A shorter value of a variable is no secret, and would be blotted out of ordinary words.
 SHORTEST_SECRET = 4
 BLOT = "***"
 TOO_MANY_REQUESTS = 429
-Task = Mapping[str, Any]
-Arrays = dict[str, np.ndarray]
 
 
-def main(folder: Path) -> None:
-    """Do the task of a folder, and leave the answer there.
-
-    `task.json` holds the task, `answer.json` and `answer.npz` the answer. An exception becomes the
-    answer's `error`. The code runs in an empty folder, under the limits of `leave_answer`.
-    """
-    task = json.loads((folder / "task.json").read_text())
-
-    def answer() -> Answer:
-        secrets = [os.environ.get(name, "") for name in task["environment"]]
-        arrays: Arrays = {}
-        try:
-            description, arrays = _answer(task)
-        except Exception as error:  # noqa: BLE001 - whatever a user's code raises is reported
-            description = _failure(error, task)
-        if "error" in description:
-            description["error"] = blotted(description["error"], secrets, LONGEST)
-        for outcome in description.get("outcomes", []):
-            outcome["detail"] = blotted(outcome["detail"], secrets, LONGEST_DETAIL)
-        return description, arrays
-
-    leave_answer(folder, task["memory"], answer)
-
-
-def _answer(task: Task) -> tuple[dict[str, Any], Arrays]:
+def answer(question: Question, _: Arrays) -> Answer:
     """Return the answer of a task as JSON holds it, and the bars as arrays by column.
 
     `describe` is answered by `symbols`, `last_session` and `code` (the text that is recorded of the
     feed) and without arrays; `fetch` by `outcomes`, an object for each symbol, and the bars.
     """
-    feed, code = load(task)
-    if task["task"] == "describe":
+    feed, code = load(question)
+    if question["task"] == "describe":
         last = last_session_of(_asked(feed, "last_session"))
         description = {
             "symbols": stocks_of(_asked(feed, "symbols")),
@@ -241,11 +218,14 @@ def _answer(task: Task) -> tuple[dict[str, Any], Arrays]:
             "code": code,
         }
         return description, {}
-    first = {symbol: date.fromisoformat(day) for symbol, day in task["first"].items()}
-    last_asked = date.fromisoformat(task["last"])
+    first = {symbol: date.fromisoformat(day) for symbol, day in question["first"].items()}
+    last_asked = date.fromisoformat(question["last"])
     # A copy, so that a feed that changes what it is given changes no check.
     fetched = fetched_of(feed.fetch(dict(first), last_asked), first, last_asked)
-    return {"outcomes": fetched.outcomes.to_dict("records")}, arrays_of(fetched.bars)
+    outcomes = fetched.outcomes.to_dict("records")
+    for outcome in outcomes:
+        outcome["detail"] = blotted(outcome["detail"], question, LONGEST_DETAIL)
+    return {"outcomes": outcomes}, arrays_of(fetched.bars)
 
 
 def arrays_of(bars: pd.DataFrame) -> Arrays:
@@ -256,7 +236,7 @@ def arrays_of(bars: pd.DataFrame) -> Arrays:
     return arrays
 
 
-def load(task: Task) -> tuple[Any, str]:
+def load(task: Question) -> tuple[Any, str]:
     """Run the code of a feed, and return the feed with the text that is recorded of it.
 
     The feed is the object `SOURCE` of a file, or else the file itself with its functions. An entry
@@ -303,24 +283,26 @@ def _asked(feed: Any, name: str) -> object:
     return method() if callable(method) else None
 
 
-def _failure(error: Exception, task: Task) -> dict[str, Any]:
+def failed(error: Exception, question: Question) -> Description:
     """Describe an exception: in words, and with a status where the feed could not be reached."""
-    message = described(error, task["name"], FeedError)
+    message = described(error, question["name"], FeedError)
+    description = {"error": blotted(message, question, LONGEST)}
     response = getattr(error, "response", None)  # of the packages requests and httpx
     numbers = (getattr(error, "code", None), getattr(response, "status_code", None))
     if TOO_MANY_REQUESTS in numbers:
-        return {"error": message, "status": "rate_limited"}
+        description["status"] = "rate_limited"
     # Of the network, of a file that is not there yet, and of the package requests.
-    if isinstance(error, OSError) and error.errno not in FORBIDDEN:
-        return {"error": message, "status": "unreachable"}
-    return {"error": message}
+    elif isinstance(error, OSError) and error.errno not in FORBIDDEN:
+        description["status"] = "unreachable"
+    return description
 
 
-def blotted(text: str, secrets: Sequence[str], longest: int) -> str:
-    """Return a text without secrets, in any form in which an error may show them, cut to a length.
+def blotted(text: str, question: Question, longest: int) -> str:
+    """Return a text cut to a length, without the values of the question's environment variables.
 
-    These are: plain, as Python's repr writes it, and in an address.
+    They are blotted out plain, as Python's repr writes them, and as an address does.
     """
+    secrets = [os.environ.get(name, "") for name in question["environment"]]
     forms = {form(secret) for secret in secrets for form in (str, repr, quote_plus)}
     forms |= {quote(secret, safe="") for secret in secrets}
     # The longest first, and all before the cut: cut in two, one would no longer be found.
@@ -331,4 +313,4 @@ def blotted(text: str, secrets: Sequence[str], longest: int) -> str:
 
 
 if __name__ == "__main__":
-    serve(main)
+    serve(answer, failed)
