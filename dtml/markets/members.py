@@ -12,14 +12,40 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import BeforeValidator, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as table_of
 
 from dtml.errors import DtmlError, UsageError
-from dtml.markets.definition import SYMBOL_RULE, Constituent, Listed, Market, is_symbol
-from translation.definitions import DefinitionError, shown
+from dtml.markets.definition import SYMBOL_RULE, Constituent, Listed, Market, Symbol, is_symbol
+from translation.definitions import STRICT, Definition, DefinitionError, mistake, shown
 
 COLUMNS = ("symbol", "since", "until")
-RENAMED = "renamed_to"
 STORED = "stored"  # a table that only the store adds to a market's file
+
+
+def _day(text: str) -> date:
+    try:
+        day = datetime.strptime(text, "%Y-%m-%d").date()  # noqa: DTZ007 - a date
+    except ValueError:
+        day = date.max
+    if day == date.max:  # the day after it is no date
+        raise ValueError(f"expected a date such as 2020-06-15, got {shown(text)}")
+    return day
+
+
+DayInWords = Annotated[date, BeforeValidator(_day)]
+
+
+@table_of(frozen=True, config=STRICT)
+class Row(Definition):
+    """The cells of a row that are not empty."""
+
+    symbol: Symbol
+    since: DayInWords
+    until: DayInWords | None = None
+    renamed_to: Symbol | None = None
 
 
 @dataclass(frozen=True)
@@ -81,20 +107,18 @@ def _spells(path: Path, text: str, *, last_day_counts: bool) -> Iterator[Spell]:
     reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
     try:
         header = [name.strip() for name in reader.fieldnames or ()]
-        if set(COLUMNS) - set(header) or set(header) - {*COLUMNS, RENAMED}:
+        if not set(COLUMNS) <= set(header) or len(set(header)) < len(header):
             raise UsageError(
-                f"{path}: line 1: the columns are {shown(', '.join(header))}; give the columns "
-                f"{', '.join(COLUMNS)} and, optionally, {RENAMED}, separated by commas"
+                f"{path}: line 1: the columns are {shown(', '.join(header))}; give each of "
+                f"{', '.join(COLUMNS)} and, optionally, renamed_to once, separated by commas"
             )
-        if len(set(header)) < len(header):
-            raise UsageError(f"{path}: line 1: a column is repeated: {', '.join(header)}")
         reader.fieldnames = header
         for row in reader:
             place = f"{path}: line {reader.line_num}"
             if None in row or None in row.values():
                 raise UsageError(f"{place}: give each of the {len(header)} columns one cell")
-            cells = {name: cell.strip() for name, cell in row.items()}
-            if any(cells.values()):
+            cells = {name: cell.strip() for name, cell in row.items() if cell.strip()}
+            if cells:
                 yield _spell(place, reader.line_num, cells, last_day_counts=last_day_counts)
     except csv.Error as problem:
         raise UsageError(
@@ -103,36 +127,19 @@ def _spells(path: Path, text: str, *, last_day_counts: bool) -> Iterator[Spell]:
         ) from problem
 
 
-def _spell(place: str, line: int, row: Mapping[str, str], *, last_day_counts: bool) -> Spell:
+def _spell(place: str, line: int, cells: Mapping[str, str], *, last_day_counts: bool) -> Spell:
     """Return the spell of a row; raise UsageError for one that is incomplete or impossible."""
-    symbol = row["symbol"]
-    stock = row.get(RENAMED) or symbol
-    for name in (symbol, stock):
-        if not is_symbol(name):
-            raise UsageError(f"{place}: {shown(name)} is not a valid symbol; use {SYMBOL_RULE}")
-    since = _day(place, symbol, "since", row["since"])
-    until = None
-    if row["until"]:
-        until = _day(place, symbol, "until", row["until"]) + timedelta(days=last_day_counts)
-    if until is not None and until <= since:
+    try:
+        row = TypeAdapter(Row).validate_python(cells)
+    except ValidationError as problem:
+        raise UsageError(f"{place}: {mistake(problem, cells)}") from problem
+    until = row.until and row.until + timedelta(days=last_day_counts)
+    if until is not None and until <= row.since:
         raise UsageError(
-            f"{place}: {symbol} is a member on no day from {row['since']} to {row['until']}; "
+            f"{place}: {row.symbol} is a member on no day from {row.since} to {row.until}; "
             "correct one of these dates, or until in the market's file if the last day counts"
         )
-    return Spell(symbol=symbol, stock=stock, since=since, until=until, line=line)
-
-
-def _day(place: str, symbol: str, name: str, text: str) -> date:
-    try:
-        day = datetime.strptime(text, "%Y-%m-%d").date()  # noqa: DTZ007 - a date
-    except ValueError:
-        day = date.max
-    if day == date.max:  # the day after it is no date
-        raise UsageError(
-            f"{place}: {symbol}: {name} is {shown(text)}; give a date such as 2020-06-15"
-            f"{', or leave the cell empty while the membership lasts' if name == 'until' else ''}"
-        )
-    return day
+    return Spell(row.symbol, row.renamed_to or row.symbol, row.since, until, line)
 
 
 def constituents_of(spells: Sequence[Spell], listed: Listed) -> tuple[Constituent, ...]:

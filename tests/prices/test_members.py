@@ -2,10 +2,9 @@
 
 import re
 from dataclasses import replace
-from datetime import date, timedelta
+from datetime import date
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -15,15 +14,13 @@ from dtml.lookahead.audit import EarlierList, audit_list
 from dtml.markets import Market, load_market_file
 from dtml.markets.definition import Universe
 from dtml.pages.survivorship import survivorship_words
-from dtml.prices.returns import index_of_constituents
 from dtml.prices.sessions import sessions_between
 from flows.markets.opened import RunRequest
 from flows.nightly.context import open_context, open_stored_context
 from flows.nightly.fetch import fetch_bars
 from tests.support.nights import BARS, small_market
 
-LISTED = 7  # constituents of the made list, on each session
-FIRST, LAST = date(2022, 1, 3), date(2023, 12, 29)
+LAST = date(2023, 12, 29)
 AT = pd.Timestamp(LAST)
 
 
@@ -46,52 +43,34 @@ def market_of(
     return load_market_file(file)
 
 
-def made_list(seed: int = 11) -> list[tuple[str, date, date | None]]:
-    """Draw a list in which a stock replaces another on some days; `until` is the last day."""
-    random = np.random.default_rng(seed)
-    since = {f"S{number}": FIRST for number in range(LISTED)}
-    spells: list[tuple[str, date, date | None]] = []
-    changes = sessions_between("XNYS", FIRST, LAST)[20:-20:37]
-    for number, change in enumerate(changes):
-        day = change.date()
-        leaver = str(random.choice(sorted(since)))
-        spells.append((leaver, since.pop(leaver), day - timedelta(days=1)))
-        outside = [f"S{other}" for other in range(LISTED + 3) if f"S{other}" not in since]
-        since[str(random.choice(outside)) if number % 2 else f"N{number}"] = day
-    return spells + [(symbol, day, None) for symbol, day in since.items()]
+@pytest.mark.parametrize(
+    ("columns", "complaint"),
+    [
+        ("symbol,since", "line 1:.* until"),
+        ("symbol,since,until,until", "line 1:.*once"),
+        ("symbol,since,until,weight", "line 2: weight: unknown key"),
+    ],
+)
+def test_a_table_with_other_columns_is_refused(
+    tmp_path: Path, columns: str, complaint: str
+) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        market_of(tmp_path, "A,2022-01-03,2022-02-01,7", columns=columns)
 
 
-def as_rows(spells: list[tuple[str, date, date | None]], days: int = 0) -> str:
-    """Write spells, their ends moved by some days."""
-    lines = [
-        f"{symbol},{since},{'' if until is None else until + timedelta(days=days)}"
-        for symbol, since, until in spells
-    ]
-    return "\n".join(lines)
-
-
-def test_each_session_has_exactly_the_members_that_the_list_was_made_of(tmp_path: Path) -> None:
-    spells = made_list()
-    market = market_of(tmp_path, as_rows(spells), more=f"count = {LISTED}")
-    sessions = sessions_between("XNYS", FIRST, LAST)
-    assert set(market.is_constituent(sessions).sum(axis=1)) == {LISTED}
-    assert len(market.symbols) > LISTED
-    for day in (FIRST, sessions[41].date(), LAST):
-        expected = {
-            symbol
-            for symbol, since, until in spells
-            if since <= day and (until is None or day <= until)
-        }
-        assert {stay.symbol for stay in market.constituents_on(day)} == expected
+ROWS = "A,2022-01-03,{end}\nB,2022-01-03,\nC,2022-07-01,"
 
 
 def test_the_day_until_is_a_members_last_or_the_first_after_it_as_the_file_says(
     tmp_path: Path,
 ) -> None:
-    spells = made_list()
-    included = market_of(tmp_path, as_rows(spells))
-    excluded = market_of(tmp_path, as_rows(spells, days=1), until="excluded")
+    included = market_of(tmp_path, ROWS.format(end="2022-06-30"), more="count = 2")
+    excluded = market_of(tmp_path, ROWS.format(end="2022-07-01"), until="excluded")
     assert included.constituents == excluded.constituents
+    for day, members in ((date(2022, 6, 30), "AB"), (date(2022, 7, 1), "BC"), (LAST, "BC")):
+        assert [stay.symbol for stay in included.constituents_on(day)] == list(members)
+    with pytest.raises(UsageError, match=r" 2,.*members.* 1 .*2022-06-21"):
+        market_of(tmp_path, ROWS.format(end="2022-06-20"), more="count = 2")
     silent = small_market(more=f'[constituents]\nas_of = {LAST}\nmembers = "members.csv"')
     (tmp_path / "listed.toml").write_text(silent, encoding="utf-8")
     with pytest.raises(UsageError, match=r"constituents\.until: missing.*included"):
@@ -137,13 +116,13 @@ def test_a_stock_that_leaves_comes_back_and_is_renamed_is_one_stock(tmp_path: Pa
             "A,2022-01-03,\nA,2022-05-02,",
             "line 2 and line 3.* A overlap.*until",
         ),
-        ("B,2022-01-03,\nA,,2022-02-01", "line 3: A: since is ''"),
+        ("B,2022-01-03,\nA,,2022-02-01", "line 3: since: missing"),
         ("A,2022-01-03,2022-01-02", "line 2: A .*no day.*2022-01-03.*2022-01-02"),
-        ("A,03/01/2022,", "line 2: A: since .*'03/01/2022';.*2020-06-15"),
-        ("A,2022-02-30,", "line 2: A: since .*'2022-02-30';"),
-        ("A,2022-01-03,9999-12-31", "2020-06-15, or .*empty"),
+        ("A,03/01/2022,", "line 2: since: .*2020-06-15, got '03/01/2022'"),
+        ("A,2022-02-30,", "line 2: since: .*'2022-02-30'"),
+        ("A,2022-01-03,9999-12-31", "line 2: until: .*'9999-12-31'"),
         ("A,2022-01-03", "line 2: .*3 columns"),
-        ("A;B,2022-01-03,", "line 2: 'A;B'.*symbol"),
+        ("A;B,2022-01-03,", "line 2: symbol: .*'A;B'"),
         ('A,"2022-01-03,', "line 2 .*CSV: unexpected end"),
         ("", "no member is listed"),
     ],
@@ -157,33 +136,6 @@ def test_a_spell_that_is_incomplete_impossible_or_ambiguous_is_refused_by_line_a
     assert message.startswith(f"{tmp_path / 'members.csv'}: ")
     assert re.search(complaint, message)
     assert "\n" not in message
-
-
-@pytest.mark.parametrize(
-    ("columns", "complaint"),
-    [
-        ("symbol,since", "line 1:.* until"),
-        ("symbol,since,until,weight", "line 1:.*weight"),
-        ("symbol,since,until,until", "line 1:.*repeated.*until"),
-    ],
-)
-def test_a_table_with_other_columns_is_refused(
-    tmp_path: Path, columns: str, complaint: str
-) -> None:
-    with pytest.raises(UsageError, match=complaint):
-        market_of(tmp_path, "A,2022-01-03,", columns=columns)
-
-
-def test_a_list_whose_spells_end_early_has_too_few_members_on_the_session_that_is_named(
-    tmp_path: Path,
-) -> None:
-    spells = made_list()
-    symbol, since, until = spells[0]
-    assert until is not None
-    early = [(symbol, since, until - timedelta(days=8)), *spells[1:]]
-    first_short = sessions_between("XNYS", until - timedelta(days=7), until)[0].date()
-    with pytest.raises(UsageError, match=rf" 7,.*members.* 6 .*{first_short}"):
-        market_of(tmp_path, as_rows(early), more="count = 7")
 
 
 def test_the_text_that_a_store_keeps_makes_the_same_market_without_any_file(
@@ -208,13 +160,19 @@ def test_the_text_that_a_store_keeps_makes_the_same_market_without_any_file(
     [
         ('{ symbol = "A", since = 2022-01-03 }', "'A' has dates.*members"),
         ('"C"', "'C'.*not in members"),
+        ('"OLD"', "members renames 'OLD'.*'A'"),
     ],
 )
 def test_an_entry_beside_a_table_only_describes_a_stock_of_it(
     tmp_path: Path, entry: str, complaint: str
 ) -> None:
     with pytest.raises(UsageError, match=complaint):
-        market_of(tmp_path, "A,2022-01-03,", more=f"symbols = [{entry}]\n")
+        market_of(
+            tmp_path,
+            "OLD,2022-01-03,2022-02-01,A\nA,2022-02-02,,",
+            columns="symbol,since,until,renamed_to",
+            more=f"symbols = [{entry}]\n",
+        )
 
 
 def test_a_suffix_that_makes_no_symbol_is_refused_but_of_a_stock_that_does_not_have_it(
@@ -226,18 +184,6 @@ def test_a_suffix_that_makes_no_symbol_is_refused_but_of_a_stock_that_does_not_h
     own = f'{suffix}symbols = [{{ symbol = "A", source_symbol = "A.L" }}]\n'
     (stay,) = market_of(tmp_path, "A,2022-01-03,", more=own).constituents
     assert stay.source_symbol == "A.L"
-
-
-def test_an_entry_under_a_symbol_that_a_table_renames_is_refused_with_the_new_one(
-    tmp_path: Path,
-) -> None:
-    with pytest.raises(UsageError, match=r"members renames 'OLD'.*'NEW'"):
-        market_of(
-            tmp_path,
-            "OLD,2022-01-03,,NEW",
-            columns="symbol,since,until,renamed_to",
-            more='symbols = ["OLD"]\n',
-        )
 
 
 def test_a_stock_of_the_prices_without_a_spell_is_a_constituent_on_no_day(
@@ -264,19 +210,6 @@ def test_a_stock_of_the_prices_without_a_spell_is_a_constituent_on_no_day(
     assert re.search("1 of.* 3 stocks.*no prices", str(context.notice))
 
 
-def test_an_index_of_constituents_is_the_mean_of_the_members_of_each_day(tmp_path: Path) -> None:
-    market = market_of(tmp_path, "F01A,2022-01-03,2022-06-30\nL01,2022-07-01,")
-    stocks = BARS[BARS["symbol"].isin(["F01A", "L01"])]
-    index = index_of_constituents(market, stocks).set_index("session")["close"].pct_change()
-    prices = stocks.pivot(index="session", columns="symbol", values="adj_close")
-    # Where a bar is missing, the index has no stock to follow, and does not change.
-    prices = prices.pct_change(fill_method=None).fillna(0)
-    early = slice("2022-01-05", "2022-06-30")
-    late = slice("2022-07-01", "2022-12-30")
-    assert index[early].to_numpy() == pytest.approx(prices["F01A"][early].to_numpy())
-    assert index[late].to_numpy() == pytest.approx(prices["L01"][late].to_numpy())
-
-
 def test_survivors_and_days_without_a_price_are_counted_and_named(tmp_path: Path) -> None:
     days = sessions_between("XNYS", date(2022, 3, 1), date(2022, 12, 30))
     rows = "F01A,2022-01-03,2022-06-30\nL01,2022-07-01,\nL02,2022-01-03,\nDEAD,2022-01-03,"
@@ -298,27 +231,6 @@ def test_survivors_and_days_without_a_price_are_counted_and_named(tmp_path: Path
     snapshot = survivorship_of(undated, days, BARS)
     assert re.search("snapshot of 2023-12-29,.*list of survivors", survivorship_words(snapshot))
     assert re.search(r"1 \(50\.0 %\) had.* price", survivorship_words(snapshot))
-
-
-def test_stocks_of_the_prices_are_no_snapshot_of_the_list_and_survive_by_their_prices(
-    tmp_path: Path,
-) -> None:
-    days = sessions_between("XNYS", date(2022, 3, 1), date(2023, 6, 30))
-    listed = market_of(tmp_path, "L03,2022-01-03,")
-    market = replace(listed.with_symbols(["F01A", "F01B", "L01"]), of_prices=True)
-    assert "of_prices" not in market.settings
-    alive = survivorship_of(market, days, BARS)
-    assert (alive.list_date, alive.last_priced) == (None, 3)
-    words = survivorship_words(alive)
-    assert "snapshot" not in words
-    assert "those of the prices" in words
-    assert "all still trade on the last: this is a list of survivors" in words
-    ended = BARS[(BARS["symbol"] != "F01A") | (BARS["session"] < "2023-05-01")]
-    words = survivorship_words(survivorship_of(market, days, ended))
-    assert "1 had ended by the last" in words
-    assert "survivors" not in words
-    few = survivorship_words(survivorship_of(market, days[:100], BARS))
-    assert "Whether stocks that left before are missing is not known" in few
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
@@ -343,22 +255,6 @@ def test_stocks_taken_from_the_prices_are_known_as_such_now_and_later(
     for market in (context.market, later.market):
         assert market.of_prices == (universe == "source")
         assert date_of(market) == dates[universe]
-
-
-def test_a_list_that_stocks_leave_and_whose_stocks_all_trade_to_the_end_is_one_of_survivors(
-    tmp_path: Path,
-) -> None:
-    days = sessions_between("XNYS", date(2022, 3, 1), date(2023, 6, 30))
-    left = "F01A,2022-01-03,2022-06-30\nL01,2022-01-03,"
-    found = survivorship_of(market_of(tmp_path, left), days, BARS)
-    assert (found.names, found.last_names, found.last_priced) == (2, 1, 2)
-    assert "list of survivors" in survivorship_words(found)
-    ended = BARS[(BARS["symbol"] != "F01A") | (BARS["session"] < "2023-05-01")]
-    assert "survivors" not in survivorship_words(
-        survivorship_of(market_of(tmp_path, left), days, ended)
-    )
-    # In a few months hardly any stock ends.
-    assert survivorship_of(market_of(tmp_path, left), days[:100], BARS).last_priced is None
 
 
 def test_a_spell_that_a_later_list_ends_before_its_removal_was_announced_is_found(
