@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dtml.errors import DtmlError
+from dtml.errors import DtmlError, one_line
 from dtml.network import Network, NetworkConfig
 from dtml.networks import CONFIGS
 from dtml.windows import WindowConfig
@@ -42,7 +42,7 @@ class Ensemble:
         try:
             network.load_state_dict(self.member(position))
         except (RuntimeError, IndexError) as error:
-            reason = " ".join(str(error).split())  # on one line
+            reason = one_line(error)
             raise DtmlError(
                 f"the weights of {self.market} do not fit its model ({reason}): train a new model "
                 f"with `dtml train {self.market}`"
@@ -103,7 +103,7 @@ def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
             weights=weights,
         )
     except (KeyError, TypeError) as error:  # an entry of the card is missing, or is unknown here
-        reason = " ".join(str(error).split())  # on one line
+        reason = one_line(error)
         raise DtmlError(
             f"checkpoint {file} cannot be used: an entry of its metadata is missing or unknown "
             f"({reason}); use the version of dtml that wrote it, or train a new model with "

@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from dtml.errors import DtmlError, UsageError
+from dtml.errors import DtmlError, UsageError, one_line
 from dtml.markets.definition import LabelProtocol
 from dtml.network import (
     Batch,
@@ -272,7 +272,7 @@ class Fit:
             self.random.set_state(tensors["random"])
             restore_moments(self.optimiser, under("adam.", tensors))
         except (ArtifactError, KeyError, TypeError, ValueError, RuntimeError) as error:
-            reason = " ".join(str(error).split())  # on one line
+            reason = one_line(error)
             raise DtmlError(
                 f"the saved state of a training run is damaged ({reason}): delete {file} to start "
                 "over"

@@ -70,7 +70,7 @@ def audit_market(
         found[model.run_id] = look_ahead.audit_model(model.ensemble, history)
     tell("the ranking of the stocks")
     largest_return = context.experiment.windows.largest_return
-    path = RankingPath(RankersConfig(market.leg, boosting=SMALL), largest_return, market.features)
+    path = RankingPath(RankersConfig(market.leg, boosting=SMALL), largest_return)
     found["ranking"] = audit_ranking(path, part)
     if ranker is not None:
         stored = load_trained(context, ranker).rankers

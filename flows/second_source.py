@@ -18,7 +18,7 @@ import pandas as pd
 from db.engine import reading, transaction
 from db.read import read
 from db.rows import fetches, prices
-from dtml.errors import DtmlError
+from dtml.errors import DtmlError, one_line
 from dtml.markets.definition import SecondSource
 from dtml.pages.figures import counted, records
 from dtml.pages.second_source import comparison_words, difference_words, differences
@@ -221,7 +221,7 @@ def _why_nothing(unanswered: Sequence[Mapping[str, Any]], asked: int) -> str:
 
 
 def _one_line(message: object) -> str:
-    words = " ".join(str(message).split())
+    words = one_line(message)
     return words if len(words) <= LONGEST_FAILURE else f"{words[: LONGEST_FAILURE - 3]}..."
 
 

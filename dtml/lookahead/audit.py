@@ -69,30 +69,27 @@ class Trained(Pipeline):
         return self.ensemble
 
 
-def audit(pipeline: Pipeline, history: History) -> list[Finding]:
+def audit(pipeline: Pipeline, history: History, *, trains: bool = True) -> list[Finding]:
     """Make every check, trained briefly, at `DATES` dates; return the findings, latest date first.
 
-    Raises DtmlError when the history is too short to train on.
+    Of a pipeline that `trains` nothing, only the three questions are asked. Raises DtmlError when
+    the history is too short.
     """
     brief = replace(pipeline, experiment=hurried(pipeline.experiment))
     findings: list[Finding] = []
     # As many as `Experiment.spans` asks for.
     gaps = 2 * brief.experiment.gap_sessions
     days = MINIMUM_TRAIN_DAYS + brief.experiment.validation_sessions + gaps + 1
-    for at, trained in _dates(brief, history, training_days=days):
+    for at, trained in _dates(brief, history, training_days=days if trains else 0):
         findings += questions(partial(brief.said, at=at, trained=trained), history, at)
-        findings.append(spans_apart(brief, history, at))
-    return [*findings, whole_days(brief, history, findings[0].at)]
+        if trains:
+            findings.append(spans_apart(brief, history, at))
+    return [*findings, whole_days(brief, history, findings[0].at)] if trains else findings
 
 
 def audit_model(ensemble: Ensemble, history: History) -> list[Finding]:
     """Ask a trained model the three questions at `DATES` dates."""
-    # Only the windows of this experiment are used, because nothing is trained.
-    pipeline = Trained(Experiment(windows=ensemble.windows), ensemble)
-    findings: list[Finding] = []
-    for at, trained in _dates(pipeline, history, training_days=0):
-        findings += questions(partial(pipeline.said, at=at, trained=trained), history, at)
-    return findings
+    return audit(Trained(Experiment(windows=ensemble.windows), ensemble), history, trains=False)
 
 
 def questions(
@@ -308,15 +305,14 @@ def _changes(market: Market, earlier: EarlierList) -> list[str]:
 
     Stocks whose removal the market's list dates after that day are in both.
     """
-    now = {stay.symbol for stay in market.constituents_on(earlier.day)}
-    then = {stay.symbol for stay in earlier.market.constituents_on(earlier.day)}
     day = earlier.day
+    then, now = (
+        {stay.symbol for stay in each.constituents_on(day)} for each in (earlier.market, market)
+    )
     changes = [
         f"{symbol} was a constituent on {day} in the earlier list, but not in the present one"
-        for symbol in then - now
-    ]
-    changes += [
-        f"{symbol} was no constituent on {day} in the earlier list, but is in the present one"
-        for symbol in now - then
+        if symbol in then
+        else f"{symbol} was no constituent on {day} in the earlier list, but is in the present one"
+        for symbol in then ^ now
     ]
     return sorted(changes)

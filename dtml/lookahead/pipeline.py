@@ -77,36 +77,31 @@ class History:
         The future has other prices, volumes and memberships, rows missing, and stocks that end.
         """
         generator = np.random.default_rng(seed)
-        past = self.bars[self.bars["session"] <= at]
-        future = self.bars[self.bars["session"] > at]
         ended = self._some_constituents(at, seed)
-        is_kept = generator.random(len(future)) > LOST
-        has_ended = future["symbol"].isin(ended)
-        future = future[~has_ended & is_kept]
-
+        is_past = self.bars["session"] <= at
+        later = self.bars[~is_past & ~self.bars["symbol"].isin(ended)]
+        future = later[generator.random(len(later)) > LOST].sort_values(["symbol", "session"])
+        # Each stock keeps its sessions, on which its bars come in another order.
         shuffled_places = generator.permutation(len(future))
-        drawn = future.iloc[shuffled_places]  # a copy
-        # One factor for all prices of a bar, of about 5 % up or down.
-        noise = generator.standard_normal((len(drawn), 1))
-        drawn[ADJUSTED_TOO] *= np.exp(0.05 * noise)
-        # Each stock's volumes change by one factor, so that a ranking of stocks by volume changes.
-        symbols = pd.Index(self.bars["symbol"].unique())
-        times_busier = BUSIER ** generator.random(len(symbols))
-        drawn["volume"] *= drawn["symbol"].map(pd.Series(times_busier, index=symbols))
-        # Its prices change by one factor, so that its highest price may lie in the future.
-        times_dearer = DEARER ** generator.random(len(symbols))
-        factor = drawn["symbol"].map(pd.Series(times_dearer, index=symbols))
-        drawn[ADJUSTED_TOO] = drawn[ADJUSTED_TOO].mul(factor, axis=0)
-
-        # Each stock keeps its sessions: the first goes to the stock's first row in the new order,
-        # and so on. The stable sort by symbol preserves that order.
-        inserted = drawn.sort_values("symbol", kind="stable")
-        sessions = future.sort_values(["symbol", "session"])["session"]
-        inserted["session"] = sessions.to_numpy()
+        drawn = future.iloc[shuffled_places].sort_values("symbol", kind="stable")
+        # One factor for all prices of a bar, of about 5 % up or down, and one of each stock, so
+        # that its highest price may lie in the future; another of its volumes, so that a ranking of
+        # stocks by volume changes.
+        noise = np.exp(0.05 * generator.standard_normal(len(drawn)))
+        symbols = self.bars["symbol"].unique()
+        times_busier, times_dearer = (
+            drawn["symbol"].map(pd.Series(most ** generator.random(len(symbols)), symbols))
+            for most in (BUSIER, DEARER)
+        )
+        inserted = drawn.assign(
+            session=future["session"].to_numpy(),
+            volume=drawn["volume"] * times_busier,
+            **drawn[ADJUSTED_TOO].mul(noise * times_dearer, axis=0),
+        )
         day_after = (at + pd.Timedelta(1, "D")).date()
         return replace(
             self,
-            bars=pd.concat([past, inserted]),
+            bars=pd.concat([self.bars[is_past], inserted]),
             market=self._market_at(at, change_day=day_after, leaving=ended),
         )
 

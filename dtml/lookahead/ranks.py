@@ -15,7 +15,6 @@ from dtml.evaluation.ranking import MINIMUM_STOCKS
 from dtml.evaluation.splits import GAP
 from dtml.lookahead.audit import Finding, questions
 from dtml.lookahead.pipeline import LOOK_AHEAD, LOOK_BACK, History, Said
-from dtml.markets.definition import FeatureSet
 from dtml.ranking.models import BoostingConfig
 from dtml.ranking.outcomes import sessions_to
 from dtml.ranking.panel import panel_of
@@ -45,13 +44,12 @@ class RankingPath:
 
     Both steps, `spoil` and `fit`, are honest by default, and a leak replaces one of them. `spoil`
     changes the inputs, that is, the ranked features and the outcomes. `fit` takes the inputs, the
-    session as of which it trains, and the settings. `max_return` and `feature_set` are those of the
-    market (`ranked_features`).
+    session as of which it trains, and the settings. `max_return` is that of the market
+    (`ranked_features`).
     """
 
     config: RankersConfig = field(default_factory=lambda: RankersConfig(boosting=SMALL))
     max_return: float = np.inf
-    feature_set: FeatureSet = "usual"
     spoil: Callable[[Ranked], Ranked] = lambda inputs: inputs
     fit: Callable[[Ranked, pd.Timestamp, RankersConfig], Rankers] = fit_honestly
 
@@ -70,7 +68,7 @@ class RankingPath:
             self.config.leg,
             among,
             max_return=self.max_return,
-            feature_set=self.feature_set,
+            feature_set=market.features,
         )
         return self.spoil(inputs)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from dtml.markets.definition import Returns
-from dtml.prices.returns import adjusted_price
+from dtml.prices.returns import adjusted_price, doubts
 
 UNDIVIDED = "undivided_split"
 CONTRADICTED = "contradicted_dividend"
@@ -38,7 +38,7 @@ def doubtful_actions(bars: pd.DataFrame, index_symbol: str, returns: Returns) ->
     """
     stocks = bars[bars["symbol"] != index_symbol]
     if stocks.empty:
-        return pd.DataFrame(columns=["symbol", "reason", "value"], dtype=str)
+        return doubts([], UNDIVIDED, [])
     days = _daily_changes(stocks, returns)
     warnings = [_undivided(days)]
     if returns == "adj_close":
@@ -194,7 +194,7 @@ def _newest_day_of_each_stock(
     The value is that of the stock's newest day; after it stands the number of days, if there are
     several. `symbol` and `values` have an entry for each day, those of a stock in order of time.
     """
-    rows = pd.DataFrame({"symbol": list(symbol), "reason": reason, "value": values}, dtype=str)
+    rows = doubts(symbol, reason, values)
     count = rows.groupby("symbol")["value"].transform("size")
     how_many = [f" ({days} days like this)" if days > 1 else "" for days in count]
     rows["value"] += pd.Series(how_many, index=rows.index, dtype=str)

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from dtml.markets.definition import Returns
-from dtml.prices.returns import adjusted_price
+from dtml.prices.returns import adjusted_price, doubts
 
 RESTATED = 1e-6  # relative; restated prices differ by far more, unchanged ones not at all
 # Bounds of a change of adj_close / close from one bar to the next, a ratio minus 1, that is a
@@ -99,7 +99,7 @@ def shifted_stocks(bars: pd.DataFrame, index_symbol: str, returns: Returns) -> p
     prices = stocks.pivot(index="session", columns="symbol", values="price")
     changes = prices.pct_change(fill_method=None)
     if changes.shape[1] < LEAST_STOCKS:
-        return pd.DataFrame(columns=["symbol", "reason", "value"], dtype=str)
+        return doubts([], SHIFTED, [])
     # The mean return of all other stocks, for each stock.
     is_known = changes.notna()
     change = changes.fillna(0.0)
@@ -113,7 +113,7 @@ def shifted_stocks(bars: pd.DataFrame, index_symbol: str, returns: Returns) -> p
         "session"
         for shift, apart, together in shifted.itertuples(index=False)
     ]
-    return pd.DataFrame({"symbol": shifted.index, "reason": SHIFTED, "value": values}, dtype=str)
+    return doubts(shifted.index, SHIFTED, values)
 
 
 def _dated(shift: int) -> str:
@@ -275,7 +275,7 @@ def twin_stocks(bars: pd.DataFrame, index_symbol: str) -> pd.DataFrame:
     for symbol, total in twins.items():
         others = twins.index[(twins == total) & (twins.index != symbol)]
         values.append(f"its last {ENOUGH} bars are those of {', '.join(others)}, volumes included")
-    return pd.DataFrame({"symbol": twins.index, "reason": SAME_BARS, "value": values}, dtype=str)
+    return doubts(twins.index, SAME_BARS, values)
 
 
 def unadjusted_again(stored: pd.DataFrame, fresh: pd.DataFrame) -> list[str]:
@@ -338,7 +338,4 @@ def over_corrected(bars: pd.DataFrame) -> pd.DataFrame:
         f"adj_close / close steps by {row.step:.1%}"
         for row in rising.itertuples()
     ]
-    return pd.DataFrame(
-        {"symbol": list(rising.index), "reason": OVER_CORRECTED, "value": values},
-        dtype=str,
-    )
+    return doubts(rising.index, OVER_CORRECTED, values)

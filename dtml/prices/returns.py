@@ -1,6 +1,6 @@
 """Which bars can be traded, when an outcome is known, and prices on a grid."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -17,6 +17,11 @@ FALL = -0.005
 BASE = 100.0  # the level of the first session
 QUORUM = 0.5  # share of the usual number of bars; a session with fewer is left out
 LISTED = 30  # sessions, up to the one in question, whose largest number of bars is the usual one
+
+
+def doubts(symbols: Iterable[str], reason: str, values: Sequence[str]) -> pd.DataFrame:
+    """Return a row for each symbol that is doubted: symbol, reason, and value in words."""
+    return pd.DataFrame({"symbol": list(symbols), "reason": reason, "value": values}, dtype=str)
 
 
 def traded(bars: pd.DataFrame) -> "pd.Series[bool]":
@@ -91,11 +96,17 @@ def returns_of(
 
     It is NaN where its symbol lacks a bar that was `traded`.
     """
-    priced = bars.assign(price=adjusted_price(bars, returns))[traded(bars)]
-    price = priced.set_index(["symbol", "session"])["price"]
-    as_of = pd.MultiIndex.from_frame(rows[["symbol", "as_of"]])
-    target = pd.MultiIndex.from_frame(rows[["symbol", "target"]])
-    return outcome(price.reindex(as_of).to_numpy(), price.reindex(target).to_numpy(), max_return)
+    price = _traded_price(bars, returns).set_index(["symbol", "session"])["price"]
+    before, after = (
+        price.reindex(pd.MultiIndex.from_frame(rows[["symbol", day]])).to_numpy()
+        for day in ("as_of", "target")
+    )
+    return outcome(before, after, max_return)
+
+
+def _traded_price(bars: pd.DataFrame, returns: Returns) -> pd.DataFrame:
+    """Return the bars that were `traded`, with the `price` of their returns."""
+    return bars.assign(price=adjusted_price(bars, returns))[traded(bars)]
 
 
 def returns_between(
@@ -110,7 +121,7 @@ def returns_between(
 
     It is NaN where a stock lacks a bar that was `traded`.
     """
-    priced = bars.assign(price=adjusted_price(bars, returns))[traded(bars)]
+    priced = _traded_price(bars, returns)
     prices = priced.pivot(index="session", columns="symbol", values="price")
     prices = prices.reindex(columns=list(symbols))
     before = prices.reindex(as_of).to_numpy()

@@ -116,21 +116,19 @@ def previous_session(calendar: AnyCalendar, day: date) -> date:
 
 def session_open(calendar: AnyCalendar, day: date) -> datetime:
     """Return when a session opened, in UTC; UsageError when the day is no session."""
-    exchange = _exchange(calendar)
-    session = require_session(calendar, day)
-    opening = exchange.opens[_position(exchange, session)]
-    return opening.to_pydatetime().astimezone(UTC)
+    return _moment(calendar, day, "opens")
 
 
 def session_close(calendar: AnyCalendar, day: date) -> datetime:
-    """Return when a session closed, in UTC, half days included.
+    """Return when a session closed, in UTC, half days included; UsageError as `session_open`."""
+    return _moment(calendar, day, "closes")
 
-    Raises UsageError when the day is no session.
-    """
+
+def _moment(calendar: AnyCalendar, day: date, name: str) -> datetime:
     exchange = _exchange(calendar)
     session = require_session(calendar, day)
-    close = exchange.closes[_position(exchange, session)]
-    return close.to_pydatetime().astimezone(UTC)
+    moment: pd.Timestamp = getattr(exchange, name)[_position(exchange, session)]
+    return moment.to_pydatetime().astimezone(UTC)
 
 
 class UsualWeek(NamedTuple):
@@ -159,16 +157,12 @@ def usual_week(calendar: AnyCalendar, day: date) -> UsualWeek:
     end = min(day + _YEAR, exchange.last + timedelta(days=1))
     start = _position(exchange, end - _YEAR)
     stop = _position(exchange, end)
-    sessions = exchange.sessions[start:stop]
-    local_closes = exchange.closes[start:stop].tz_convert(exchange.timezone).tz_localize(None)
-    # How often the exchange closed so long after midnight, the most common first.
-    close_counts = (local_closes - sessions).value_counts()
-    shares = sessions.day_of_week.value_counts(normalize=True)
+    shares = exchange.sessions[start:stop].day_of_week.value_counts(normalize=True)
     # A make-up session on a weekday that usually has none does not make that weekday usual: the
     # night of such a session is caught up later.
     usual = frozenset(int(weekday) for weekday in shares.index[shares > _RARE])
     return UsualWeek(
-        close=close_counts.index[0].to_pytimedelta(),
+        close=_usual_time(exchange, exchange.closes, slice(start, stop)),
         weekdays=usual,
         timezone=exchange.timezone,
     )
@@ -243,16 +237,22 @@ def _with_given_sessions(library: _Exchange, calendar: Calendar) -> _Exchange:
     holidays = pd.DatetimeIndex(calendar.holidays)
     sessions = library.sessions.union(usual).difference(holidays)
     sessions = sessions.union(pd.DatetimeIndex(calendar.extra)).as_unit("ns")
-    # The most common time from midnight to the open in the last year, of about 250 sessions.
-    local_opens = library.opens.tz_convert(library.timezone).tz_localize(None)
-    since_midnight = local_opens - library.sessions
-    usual_open = since_midnight[-250:].value_counts().index[0].to_pytimedelta()
+    last_year = slice(-250, None)
     return replace(
         library,
         sessions=sessions,
-        opens=_moments(library, library.opens, sessions, usual_open),
+        opens=_moments(
+            library, library.opens, sessions, _usual_time(library, library.opens, last_year)
+        ),
         closes=_moments(library, library.closes, sessions, week.close),
     )
+
+
+def _usual_time(exchange: _Exchange, moments: pd.DatetimeIndex, part: slice) -> timedelta:
+    """Return the most common time from midnight to the opens, or closes, of a part of sessions."""
+    local = moments[part].tz_convert(exchange.timezone).tz_localize(None)
+    usual: pd.Timedelta = (local - exchange.sessions[part]).value_counts().index[0]
+    return usual.to_pytimedelta()
 
 
 def _known_exchange(code: str) -> _Exchange:

@@ -26,7 +26,7 @@ import numpy as np
 import pandas as pd
 from curl_cffi.requests import Response, Session
 
-from dtml.errors import UsageError
+from dtml.errors import UsageError, one_line
 from dtml.markets import Market
 from dtml.prices.bars import PRICES, bars_frame, no_bars
 from dtml.sources import OUTCOME_COLUMNS, Fetched, Source, Status
@@ -312,8 +312,8 @@ class _Batch:
         except OSError as error:  # time-outs, refused and broken connections of curl_cffi
             status = "unreachable"
             detail = f"{type(error).__name__}: {error}"
-        one_line = " ".join(f"{source_symbol}: {detail}".split())[:LONGEST_DETAIL]
-        return _Answer(status, one_line, no_bars())
+        words = one_line(f"{source_symbol}: {detail}")[:LONGEST_DETAIL]
+        return _Answer(status, words, no_bars())
 
 
 def _bars(table: pd.DataFrame, symbol: str, first: date, last: date) -> pd.DataFrame:

@@ -35,7 +35,7 @@ from dtml.prices.alignment import (
     unadjusted_again,
 )
 from dtml.prices.bars import BAR_COLUMNS, HINDSIGHT, Checked, check, no_bars
-from dtml.prices.returns import index_of_constituents
+from dtml.prices.returns import doubts, index_of_constituents
 from dtml.prices.sessions import (
     last_known_day,
     next_known_session,
@@ -238,7 +238,7 @@ def doubtful_stocks(
         for factor in scaled["factor"]
     ]
     faults = [
-        scaled[["symbol"]].assign(reason=RESCALED, value=pd.Series(values, dtype=str)),
+        doubts(scaled["symbol"], RESCALED, values),
         shifted_stocks(with_index, market.index.symbol, market.returns),
         doubtful_actions(histories, market.index.symbol, market.returns),
     ]

@@ -22,7 +22,7 @@ from zipfile import ZipFile
 import pandas as pd
 import pyarrow as pa
 
-from dtml.errors import UsageError
+from dtml.errors import UsageError, one_line
 
 ENDINGS = ".parquet, .csv, .tsv, .txt, .xlsx, plain or packed (.gz, .bz2, .zst, .xz, .zip), or .zip"
 ENDING = re.compile(
@@ -107,7 +107,7 @@ class Container:
             OverflowError,
             csv.Error,
         ) as error:
-            message = " ".join(str(error).split()) or type(error).__name__
+            message = one_line(error) or type(error).__name__
             # A zip archive with a password is a RuntimeError. Its reason needs no advice.
             if not isinstance(error, AdvisedError | PermissionError | RuntimeError):
                 message += "; check that the file is complete and is what its name says"

@@ -280,9 +280,3 @@ def _words(header: Sequence[str]) -> str:
 def _word(name: str) -> str:
     """Return the name of a column as errors write it."""
     return "date" if name == "session" else name
-
-
-def shown(value: object) -> str:
-    """Return a value as errors show it: the beginning of a long one."""
-    written = repr(value)
-    return written if len(written) <= LONGEST else f"{written[:LONGEST]}..."

@@ -34,9 +34,9 @@ from dtml.sources.files.dialects import (
     header_key,
     layout_of,
     other_names,
-    shown,
 )
 from dtml.sources.files.tables import Table, one_row_per_ticker_and_date, read_table
+from translation.definitions import shown
 
 PER_SHARE = ("open", "high", "low", "close", "adj_close", "dividend")
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"

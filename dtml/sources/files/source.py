@@ -13,11 +13,12 @@ import pandas as pd
 from dtml.errors import UsageError
 from dtml.markets import Constituent, Index, Market
 from dtml.markets.definition import Columns, is_symbol
+from dtml.pages.figures import counted
 from dtml.prices.bars import no_bars
 from dtml.sources import Fetched, Source
 from dtml.sources.files.containers import Container, tables_of
-from dtml.sources.files.dialects import shown
 from dtml.sources.files.price_file import PriceFile, partitions, read_price_file
+from translation.definitions import shown
 
 MISSING = {
     "adj_close": "no adjusted close",
@@ -102,9 +103,9 @@ class FileSource(Source):
         )
         sentences = []
         for (title, details), count in counts.items():
-            how_many = _counted(count, "file")
+            how_many = counted(count, "file")
             if count == 1 and of_prices == [(title, details)]:
-                how_many = _counted(len(self.symbols()), "stock")
+                how_many = counted(len(self.symbols()), "stock")
             sentences.append(f"read as {title}, {how_many}{details}")
         columns = {name: ours for file in files for name, ours in file.layout.left_out().items()}
         for name, ours in list(columns.items())[:MOST]:
@@ -118,7 +119,7 @@ class FileSource(Source):
         if restored:
             name, full = next(iter(restored.items()))
             sentences.append(
-                f"leading zeros of {_counted(len(restored), 'symbol')} are restored as the market "
+                f"leading zeros of {counted(len(restored), 'symbol')} are restored as the market "
                 f"lists them, such as {name} as {full}"
             )
         faults = self._read.faults
@@ -272,10 +273,6 @@ def _reading(file: PriceFile) -> tuple[str, str]:
     if file.layout.dialect.remark:
         parts.append(file.layout.dialect.remark)
     return file.layout.dialect.title or "our own layout", f" ({', '.join(parts)})" if parts else ""
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _container_of_index(index: Path) -> Container:
