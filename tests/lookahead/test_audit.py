@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import partial
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -26,11 +25,9 @@ from dtml.lookahead.audit import (
 )
 from dtml.lookahead.pipeline import History, Pipeline
 from dtml.markets import load_market
-from dtml.prices.returns import returns_of
 from dtml.prices.sessions import next_session, sessions_between
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
 from dtml.windows import Windows
-from tests.support.bounds import assert_arrays_close_in_float32
 from tests.support.leaks import (
     LEAKS,
     AdjustmentAsFeature,
@@ -39,11 +36,9 @@ from tests.support.leaks import (
     LongerLabels,
     MemberChosenOnTest,
     ShuffledSplit,
-    TodaysConstituents,
     ValidationOverTest,
     fit_for_leaks,
 )
-from tests.support.real_sets import SETS, checked, needs_real_sets
 
 pytestmark = pytest.mark.slow
 
@@ -132,10 +127,6 @@ def test_a_planted_leak_is_found_by_its_question(leak: type[Pipeline]) -> None:
     assert found_in(leak(experiment()), draw=0) == FOUND_BY[leak]
 
 
-def test_the_planted_leaks_are_seventeen() -> None:
-    assert len(LEAKS) == 17  # an index that is dated a session early: tests/prices/test_index_dates
-
-
 @pytest.mark.parametrize("normalisation", ["shared", "per_stock"])
 def test_an_honest_pipeline_is_left_alone(normalisation: str) -> None:
     assert found_in(Pipeline(experiment(normalisation=normalisation)), draw=0) == set()
@@ -190,21 +181,6 @@ def test_where_nothing_is_said_nothing_passes() -> None:
     assert found_in(Silent(experiment()), draw=0) == {"cut", "rescale", "repeat", "whole_days"}
 
 
-def test_a_finding_names_what_changes_and_the_first_stock_and_day_on_which_it_does() -> None:
-    pipeline = LabelledRowsOnly(experiment())
-    cut = questions(partial(pipeline.said, at=AT, trained=AT), DATED, AT)[0]
-    assert (cut.check, cut.at) == ("cut", AT)
-    assert ", the first of " in cut.detail
-    assert "on 2022-12-14" in cut.detail
-
-
-@pytest.mark.soak
-def test_todays_members_for_every_day_are_seen_even_where_the_list_has_no_dates() -> None:
-    pipeline = TodaysConstituents(experiment())
-    found = questions(partial(pipeline.said, at=AT, trained=AT), SNAPSHOT, AT)
-    assert not_passed(found) == {"cut"}
-
-
 class Touching(Pipeline):
     """Training days up to `as_of`, whatever gap was asked for."""
 
@@ -223,36 +199,6 @@ def test_training_days_too_close_to_those_they_must_not_touch_are_named(
     assert "3 and 3 sessions" in honest.detail
 
 
-def test_labels_that_reach_beyond_their_day_are_found_where_the_history_ends() -> None:
-    found = spans_apart(LongerLabels(experiment()), DATED, AT)
-    assert not found.passed
-    assert "outcomes before 2022-12-14" in found.detail
-
-
-def test_another_future_leaves_the_past_as_it_was() -> None:
-    other = DATED.scrambled_after(AT, seed=0)
-    past, future = (
-        DATED.bars[part] for part in (DATED.bars["session"] <= AT, DATED.bars["session"] > AT)
-    )
-    assert other.bars[other.bars["session"] <= AT].equals(past)
-    both = future.merge(other.bars, on=["symbol", "session"], suffixes=("", "_other"))
-    assert (both["close"] != both["close_other"]).all()
-    assert 0.5 * len(future) < len(both) < 0.9 * len(future)
-    days = DATED.sessions[DATED.sessions <= AT]
-    assert (other.market.is_constituent(days) == DATED.market.is_constituent(days)).all()
-    later = DATED.sessions[DATED.sessions > AT]
-    assert (other.market.is_constituent(later) != DATED.market.is_constituent(later)).any()
-
-
-def test_what_was_known_on_a_day_holds_no_later_bar_entry_or_exit() -> None:
-    known = DATED.known_at(AT)
-    assert known.bars["session"].max() == AT
-    members = {each.symbol: each for each in known.market.constituents_on(date(2023, 4, 28))}
-    assert "L01" not in members  # enters on 2023-01-17
-    assert members["F03A"].until is None  # leaves on 2023-01-17
-    assert "F01A" not in members  # left on 2022-08-01
-
-
 @pytest.mark.soak
 @pytest.mark.parametrize("normalisation", ["shared", "per_stock"])
 def test_a_trained_model_is_checked_on_the_market_it_serves(normalisation: str) -> None:
@@ -266,30 +212,3 @@ def test_a_trained_model_is_checked_on_the_market_it_serves(normalisation: str) 
 def test_a_history_too_short_for_an_audit_is_refused_with_what_it_takes() -> None:
     with pytest.raises(DtmlError, match="2 dates needs"):
         audit(Pipeline(experiment()), SNAPSHOT.cut(stocks=5, sessions=120, seed=0))
-
-
-def test_moves_of_rows_are_those_of_the_windows() -> None:
-    windows = Pipeline(experiment()).windows(SNAPSHOT)
-    day, stock = torch.nonzero(windows.observed[:-1], as_tuple=True)
-    rows = pd.DataFrame(
-        {"as_of": windows.as_of[day.numpy()], "target": windows.target[day.numpy()]}
-        | {"symbol": np.array(windows.symbols)[stock.numpy()]}
-    )
-    expected = windows.movement[day, stock].numpy()
-    assert_arrays_close_in_float32(
-        returns_of(rows, SNAPSHOT.bars, SNAPSHOT.market.returns), expected
-    )
-
-
-@pytest.mark.soak
-@needs_real_sets
-def test_an_honest_pipeline_raises_no_alarm_on_real_prices() -> None:
-    bars = checked("kdd17").accepted
-    traded = bars.loc[bars["symbol"] != f"^{SETS['kdd17'].index}", "session"]
-    bars = bars[bars["session"] <= traded.max()]
-    first, last = bars["session"].min().date(), bars["session"].max().date()
-    whole = History(
-        bars, sessions_between("XNYS", first, next_session("XNYS", last)), load_market("kdd17")
-    )
-    found = audit(Pipeline(experiment()), whole.cut(stocks=17, sessions=400, seed=0))
-    assert not_passed(found) == set()

@@ -96,9 +96,10 @@ def test_outcomes_that_begin_later_than_was_said_are_found_for_long_returns_too(
 
 
 def test_the_features_of_the_long_set_pass_the_audit() -> None:
-    path = RankingPath(feature_set="long")
-    assert path.read(MARKETS["simulated"]).features.shape[-1] == 52
-    assert found_in(path, MARKETS["simulated"]) == set()
+    history = MARKETS["simulated"]
+    history = replace(history, market=replace(history.market, features="long"))
+    assert RankingPath().read(history).features.shape[-1] == 52
+    assert found_in(RankingPath(), history) == set()
 
 
 def test_rankers_that_are_trained_are_checked_by_what_they_say() -> None:

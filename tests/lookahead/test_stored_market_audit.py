@@ -104,42 +104,6 @@ def test_nights_are_the_same_whatever_the_store_holds_of_later_sessions(
     assert not data_folder().exists()
 
 
-@pytest.mark.soak
-@pytest.mark.one_case("night")
-@pytest.mark.parametrize(
-    ("owner", "name", "leaky", "detail"),
-    [
-        pytest.param(
-            Tonight,
-            "known",
-            known_by(reading_on(stored_bars), of_training=True),
-            "training.*2024-03-05.*later sessions",
-            id="training",
-        ),
-        pytest.param(
-            Tonight,
-            "known",
-            known_by(reading_on(stored_bars)),
-            "single nights change",
-            id="night",
-        ),
-    ],
-)
-def test_a_read_past_the_day_of_a_night_is_caught(
-    context: MarketContext,
-    history: History,
-    monkeypatch: pytest.MonkeyPatch,
-    owner: object,
-    name: str,
-    leaky: Callable[..., Any],
-    detail: str,
-) -> None:
-    monkeypatch.setattr(owner, name, leaky)
-    found = stored_nights(context, history, AT)
-    assert not found.passed
-    assert re.search(detail, found.detail)
-
-
 def as_known_now(honest: Callable[..., Any]) -> Callable[..., Any]:
     """A read of the store that ignores the moment as known at which bars are asked for."""
 
@@ -151,59 +115,81 @@ def as_known_now(honest: Callable[..., Any]) -> Callable[..., Any]:
     return leaky
 
 
-@pytest.mark.one_case("night")
-@pytest.mark.parametrize(
-    ("owner", "name", "leaky", "detail"),
-    [
-        pytest.param(
-            Tonight,
-            "known",
-            known_by(as_known_now(stored_bars), of_training=True),
-            "reads .*later .*fetches",
-            id="training",
-        ),
-        pytest.param(
-            Tonight,
-            "known",
-            known_by(as_known_now(stored_bars)),
-            r"single nights.*\(27 of 27, ",
-            id="night",
-        ),
-        pytest.param(
-            folds_module,
-            "read_bars",
-            as_known_now(read_bars),
-            r"fold.*\(27 of 27, ",
-            id="fold",
-        ),
-    ],
-)
-def test_a_read_that_ignores_when_bars_were_known_is_caught(
-    context: MarketContext,
-    history: History,
-    monkeypatch: pytest.MonkeyPatch,
-    owner: object,
-    name: str,
-    leaky: Callable[..., Any],
-    detail: str,
+def with_tomorrows_prices(bars: pd.DataFrame, last: date) -> pd.DataFrame:
+    """The bars up to a session, whose closes are those of the session after."""
+    prices = ["close", "adj_close"]
+    bars = bars.assign(**bars.groupby("symbol")[prices].shift(-1).fillna(bars[prices]))
+    return bars[bars["session"] <= pd.Timestamp(last)]
+
+
+def foretelling(
+    context: MarketContext, first: date, last: date, known_at: datetime | None = None
+) -> tuple[pd.DataFrame, datetime]:
+    bars, watermark = reading_on(stored_bars)(context, first, last, known_at)
+    return with_tomorrows_prices(bars, last), watermark
+
+
+def foretelling_in_a_fold(nights: Nights, as_of: date) -> pd.DataFrame:
+    return with_tomorrows_prices(BARS_OF(nights, next_session("XNYS", as_of)), as_of)
+
+
+def newest(conn: Connection, relation: Any, market: str, **_: object) -> Any:
+    return latest_trained(conn, relation, market)
+
+
+BARS_OF = Nights.bars_of
+LEAKS: dict[str, tuple[object, str, Callable[..., Any], str]] = {
+    "later fetches in a night": (
+        Tonight,
+        "known",
+        known_by(as_known_now(stored_bars)),
+        r"single nights.*\(27 of 27, ",
+    ),
+    "later fetches in a training": (
+        Tonight,
+        "known",
+        known_by(as_known_now(stored_bars), of_training=True),
+        "reads .*later .*fetches",
+    ),
+    "later fetches in a fold": (
+        folds_module,
+        "read_bars",
+        as_known_now(read_bars),
+        r"fold.*\(27 of 27, ",
+    ),
+    "a session more in a training": (
+        Tonight,
+        "known",
+        known_by(reading_on(stored_bars), of_training=True),
+        "training.*2024-03-05.*later sessions",
+    ),
+    "a session more in a night": (
+        Tonight,
+        "known",
+        known_by(reading_on(stored_bars)),
+        "single nights change",
+    ),
+    "tomorrow's prices in a night": (
+        Tonight,
+        "known",
+        known_by(foretelling),
+        r"single nights.*\(9 of 27, ",  # those of the last night
+    ),
+    "tomorrow's prices in a fold": (Nights, "bars_of", foretelling_in_a_fold, r"fold.*\(9 of 27, "),
+    "a later model": (train_module, "latest_trained", newest, "later model"),
+}
+
+
+@pytest.mark.one_case("later fetches in a night")
+@pytest.mark.parametrize("name", LEAKS)
+def test_a_night_that_reads_what_came_later_is_caught(
+    context: MarketContext, history: History, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(owner, name, leaky)
+    owner, read, leaky, detail = LEAKS[name]
+    monkeypatch.setattr(owner, read, leaky)
     found = stored_nights(context, history, AT)
     assert not found.passed
     assert re.search(detail, found.detail)
-
-
-@pytest.mark.soak
-def test_a_later_model_that_serves_an_earlier_night_is_caught(
-    context: MarketContext, history: History, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def newest(conn: Connection, relation: Any, market: str, **_: object) -> Any:
-        return latest_trained(conn, relation, market)
-
-    monkeypatch.setattr(train_module, "latest_trained", newest)
-    found = stored_nights(context, history, AT)
-    assert not found.passed
-    assert "later model" in found.detail
 
 
 @pytest.mark.soak
@@ -218,49 +204,6 @@ def test_nights_that_are_all_refused_are_no_evidence(
     found = stored_nights(replace(context, market=strict), halting, AT)
     assert not found.passed
     assert re.search("no night.*: 1 of 9 .*2024-03-01", found.detail)
-
-
-def with_tomorrows_prices(bars: pd.DataFrame) -> pd.DataFrame:
-    """The same bars but for their closes, which are those of the session after,
-    where it is there.
-    """
-    prices = ["close", "adj_close"]
-    return bars.assign(**bars.groupby("symbol")[prices].shift(-1).fillna(bars[prices]))
-
-
-@pytest.mark.soak
-def test_a_night_that_takes_its_last_prices_from_tomorrow_is_caught(
-    context: MarketContext, history: History, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read_on = reading_on(stored_bars)
-
-    def leaky(
-        context: MarketContext, first: date, last: date, known_at: datetime | None = None
-    ) -> tuple[pd.DataFrame, datetime]:
-        bars, watermark = read_on(context, first, last, known_at)
-        bars = with_tomorrows_prices(bars)
-        return bars[bars["session"] <= pd.Timestamp(last)], watermark
-
-    monkeypatch.setattr(Tonight, "known", known_by(leaky))
-    found = stored_nights(context, history, AT)
-    assert not found.passed
-    assert re.search(r"single nights.*\(9 of 27, ", found.detail)  # those of the last night
-
-
-@pytest.mark.soak
-def test_a_fold_that_takes_prices_from_tomorrow_is_caught(
-    context: MarketContext, history: History, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    honest = Nights.bars_of
-
-    def leaky(nights: Nights, as_of: date) -> pd.DataFrame:
-        bars = with_tomorrows_prices(honest(nights, next_session("XNYS", as_of)))
-        return bars[bars["session"] <= pd.Timestamp(as_of)]
-
-    monkeypatch.setattr(Nights, "bars_of", leaky)
-    found = stored_nights(context, history, AT)
-    assert not found.passed
-    assert re.search(r"fold.*\(9 of 27, ", found.detail)
 
 
 @pytest.mark.soak

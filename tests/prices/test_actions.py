@@ -2,7 +2,6 @@
 that fit are none.
 """
 
-import re
 from dataclasses import replace
 
 import pandas as pd
@@ -71,18 +70,11 @@ def test_a_recorded_split_whose_past_is_not_divided_is_named(
     assert found_of_one(with_split(ratio, is_divided=True), returns) == []
 
 
-def test_a_warning_says_when_and_what_the_return_is() -> None:
-    (row,) = doubtful_actions(
-        with_split(1.25, is_divided=False), SIMULATED.index_symbol, "adj_close"
-    ).itertuples()
-    assert re.match(rf"on {DAYS[-23]:%Y-%m-%d} .*-18\.5%", row.value)
-    assert re.search(r"split of 1\.25.*not divided", row.value)
-
-
 def test_a_dividend_that_all_prices_agree_on_is_no_warning() -> None:
     assert found(with_dividend(falls=0.04, recorded=0.04, taken_out=0.04)) == []
     assert found(with_dividend(falls=0.22, recorded=0.22, taken_out=0.22)) == []
     assert found(with_dividend(falls=0.0, recorded=0.001, taken_out=0.001)) == []
+    assert found(with_dividend(falls=0.15, recorded=0.0, taken_out=0.15)) == []  # a rights issue
 
 
 @pytest.mark.slow
@@ -110,10 +102,6 @@ def test_an_adjusted_close_that_contradicts_the_dividend_is_named(
 ) -> None:
     assert found(with_dividend(falls, recorded, taken_out)) == [(SYMBOL, CONTRADICTED)]
     assert found_of_one(with_dividend(falls, recorded, taken_out), "close") == []
-
-
-def test_a_rights_issue_that_is_adjusted_for_without_a_dividend_is_no_warning() -> None:
-    assert found(with_dividend(falls=0.15, recorded=0.0, taken_out=0.15)) == []
 
 
 def test_a_night_names_a_split_of_its_newest_bar(context: MarketContext) -> None:

@@ -3,7 +3,6 @@ else is accepted as it came.
 """
 
 import re
-from datetime import date
 
 import numpy as np
 import pandas as pd
@@ -12,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dtml.markets import Checks
-from dtml.prices.bars import BAR_COLUMNS, REASONS, Checked, bars_frame, check, no_bars
+from dtml.prices.bars import BAR_COLUMNS, REASONS, Checked, bars_frame, check
 
 SESSIONS = pd.bdate_range("2024-01-01", periods=17)
 CLOSED = SESSIONS[12]
@@ -74,13 +73,6 @@ def test_good_bars_are_accepted_as_they_came() -> None:
     assert checked.rejected.empty
 
 
-def test_no_bars_are_no_refusals() -> None:
-    checked = judge(no_bars())
-    assert checked.accepted.empty
-    assert checked.rejected.empty
-    assert tuple(checked.accepted.columns) == BAR_COLUMNS
-
-
 @pytest.mark.parametrize(
     ("values", "reason", "value"),
     [
@@ -101,6 +93,10 @@ def test_no_bars_are_no_refusals() -> None:
         ({"low": 0.29625}, "unexplained_range", "open=30.375 high=31.625 low=0.29625 close=30.625"),
         ({"open": 29.5}, "outside_range", "open=29.5 high=31.625 low=29.625 close=30.625"),
         ({"adj_close": 30.625}, "unexplained_return", "adj_close=30.625 after 15.25 (+100.8%)"),
+        ({"volume": -1.0}, "impossible_amount", "volume=-1 dividend=nan split=nan"),
+        ({"volume": np.inf}, "impossible_amount", "volume=inf dividend=nan split=nan"),
+        ({"dividend": -0.5}, "impossible_amount", "volume=101 dividend=-0.5 split=nan"),
+        ({"split": -2.0}, "impossible_amount", "volume=101 dividend=nan split=-2"),
     ],
 )
 def test_a_bad_price_is_rejected_with_its_reason_and_value(
@@ -121,22 +117,12 @@ def test_a_price_outside_the_range_by_rounding_is_accepted() -> None:
     ]
 
 
-def test_a_bar_without_volume_is_accepted() -> None:
-    assert judge(market().assign(volume=np.nan)).rejected.empty
-
-
 def test_a_bar_after_the_last_closed_session_is_open_and_one_later_is_future() -> None:
     bars = market(sessions=15)
     assert set(reasons(judge(bars))) == {
         *((symbol, SESSIONS[13], "open_session") for symbol in (*STOCKS, INDEX)),
         *((symbol, SESSIONS[14], "future_session") for symbol in (*STOCKS, INDEX)),
     }
-
-
-def test_a_bar_after_the_sessions_known_is_future() -> None:
-    checked = judge(market(sessions=14), sessions=SESSIONS[:13])
-    assert set(checked.rejected["reason"]) == {"future_session"}
-    assert set(checked.rejected["value"]) == {f"session={SESSIONS[13]:%Y-%m-%d}"}
 
 
 def test_a_bar_of_a_day_that_is_no_session_is_rejected_and_compared_with_nothing() -> None:
@@ -218,34 +204,30 @@ def test_bars_of_one_price_are_delivered_again_if_all_stocks_repeat_them(volume:
     assert judge(repeated_closes(STOCKS), market_size=8).rejected.empty
 
 
-@pytest.mark.parametrize(
-    ("split", "reason"), [(10.0, "unexplained_return"), (0.1, None), (np.nan, "unexplained_return")]
-)
-def test_a_split_explains_only_the_return_of_its_own_ratio(
-    split: float, reason: str | None
-) -> None:
+# Sessions of another level, its factor, the recorded splits, and the reason of each session lost.
+LEVELS = {
+    "a bar": (4, 5, 100, {}, {4: "brief_jump"}),
+    "five bars": (4, 9, 3.5, {}, dict.fromkeys(range(4, 9), "brief_jump")),
+    "below": (4, 6, 0.01, {}, {4: "brief_jump", 5: "brief_jump"}),
+    "the newest": (11, 13, 100, {}, {11: "unexplained_return"}),
+    "it lasts": (3, 9, 10, {}, {3: "unexplained_return", 9: "unexplained_return"}),
+    "a crash": (4, 7, 0.4, {}, {4: "unexplained_return", 7: "unexplained_return"}),
+    "splits": (4, 6, 0.1, {4: 10.0, 6: 0.1}, {}),
+    "a split": (5, 13, 0.5, {5: 2.0}, {}),
+    "no split": (5, 13, 0.5, {}, {5: "unexplained_return"}),
+    "a split upside down": (5, 13, 10, {5: 10.0}, {5: "unexplained_return"}),
+}
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_bars_at_another_level_are_rejected_unless_recorded_splits_explain_it(name: str) -> None:
+    first, end, factor, splits, expected = LEVELS[name]
     bars = market()
-    scaled(bars, "DDD", 5, 13, 10)
-    bars.loc[row_of(bars, "DDD", 5), "split"] = split
-    expected = [] if reason is None else [("DDD", SESSIONS[5], reason)]
-    assert reasons(judge(bars)) == expected
-    if split > 1:
-        assert "10" in judge(bars).rejected["value"].iloc[0]
-
-
-def test_only_the_bar_that_jumps_is_rejected() -> None:
-    bars = market()
-    later = (bars["symbol"] == "BBB") & (bars["session"] >= SESSIONS[5])
-    bars.loc[later, ["open", "high", "low", "close", "adj_close"]] *= 0.5
-    assert reasons(judge(bars)) == [("BBB", SESSIONS[5], "unexplained_return")]
-
-
-def test_a_split_recorded_that_day_explains_the_move() -> None:
-    bars = market()
-    later = (bars["symbol"] == "BBB") & (bars["session"] >= SESSIONS[5])
-    bars.loc[later, ["open", "high", "low", "close", "adj_close"]] *= 0.5
-    bars.loc[row_of(bars, "BBB", 5), "split"] = 2.0
-    assert judge(bars).rejected.empty
+    scaled(bars, "BBB", first, end, factor)
+    for day, split in splits.items():
+        bars.loc[row_of(bars, "BBB", day), "split"] = split
+    found = reasons(judge(bars))
+    assert found == [("BBB", SESSIONS[day], reason) for day, reason in expected.items()]
 
 
 def test_moves_come_from_the_price_that_the_market_names() -> None:
@@ -273,47 +255,6 @@ def test_a_bar_rejected_for_its_open_is_still_what_the_next_one_is_compared_with
         ("BBB", SESSIONS[5], "non_positive_price"),
         ("BBB", SESSIONS[6], "unexplained_return"),
     ]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("factor", [100, 10, 0.01, 3.5])
-@pytest.mark.parametrize("count", [1, 2, 5])
-def test_a_few_bars_at_another_level_are_rejected_and_the_good_one_after_them_is_not(
-    count: int, factor: float
-) -> None:
-    bars = market()
-    scaled(bars, "BBB", 4, 4 + count, factor)
-    assert reasons(judge(bars)) == [
-        ("BBB", SESSIONS[4 + place], "brief_jump") for place in range(count)
-    ]
-
-
-def test_the_newest_bars_at_another_level_wait_for_the_bar_that_comes_back() -> None:
-    bars = market()
-    scaled(bars, "BBB", 11, 13, 100)
-    assert reasons(judge(bars)) == [("BBB", SESSIONS[11], "unexplained_return")]
-
-
-def test_a_level_that_lasts_is_no_brief_jump() -> None:
-    bars = market()
-    scaled(bars, "BBB", 3, 9, 10)
-    assert reasons(judge(bars)) == [("BBB", SESSIONS[day], "unexplained_return") for day in (3, 9)]
-
-
-def test_a_crash_of_a_few_sessions_that_a_real_stock_could_have_loses_only_the_bars_that_leap() -> (
-    None
-):
-    bars = market()
-    scaled(bars, "BBB", 4, 7, 0.4)
-    assert reasons(judge(bars)) == [("BBB", SESSIONS[day], "unexplained_return") for day in (4, 7)]
-
-
-def test_recorded_splits_explain_a_level_of_a_few_bars() -> None:
-    bars = market()
-    scaled(bars, "BBB", 4, 6, 0.1)
-    bars.loc[row_of(bars, "BBB", 4), "split"] = 10.0
-    bars.loc[row_of(bars, "BBB", 6), "split"] = 0.1
-    assert judge(bars).rejected.empty
 
 
 def test_a_price_that_the_close_before_explains_is_no_wide_range() -> None:
@@ -374,48 +315,3 @@ def test_the_order_of_the_bars_changes_no_verdict(run_request: list[int]) -> Non
     assert sorted(reasons(judge(bars.loc[run_request].reset_index(drop=True)))) == sorted(
         reasons(judge(bars))
     )
-
-
-def test_dates_before_1970_are_sessions_too() -> None:
-    sessions = pd.bdate_range("1965-01-04", periods=3)
-    table = pd.DataFrame(
-        {"symbol": "AAA", "session": sessions, "open": 3.0, "high": 5.0, "low": 2.0, "close": 3.0}
-    )
-    assert judge(bars_frame(table), sessions=sessions, closed_until=date(1965, 1, 6)).rejected.empty
-
-
-@pytest.mark.parametrize(
-    ("column", "amount"),
-    [("volume", -1.0), ("dividend", -0.5), ("split", -2.0), ("volume", np.inf)],
-)
-def test_an_amount_that_cannot_be_is_rejected_and_the_other_bars_are_kept(
-    column: str, amount: float
-) -> None:
-    rows = bars_frame(
-        pd.DataFrame(
-            {
-                "symbol": ["AAA", "BBB"],
-                "session": [pd.Timestamp(2024, 3, 4)] * 2,
-                "open": 10.0,
-                "high": 11.0,
-                "low": 9.0,
-                "close": 10.0,
-                "adj_close": 10.0,
-                "volume": 5.0,
-            }
-        )
-    )
-    rows[column] = rows[column].astype(float)
-    rows.loc[0, column] = amount
-    sessions = pd.DatetimeIndex([pd.Timestamp(2024, 3, 4)])
-    checked = check(
-        rows,
-        sessions=sessions,
-        closed_until=date(2024, 3, 4),
-        checks=Checks(),
-        index_symbol="IDX",
-        returns="adj_close",
-    )
-    assert checked.rejected["reason"].tolist() == ["impossible_amount"]
-    assert f"{column}={amount:.7g}" in checked.rejected["value"].iloc[0]
-    assert checked.accepted["symbol"].tolist() == ["BBB"]

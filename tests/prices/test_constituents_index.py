@@ -15,7 +15,6 @@ from db.rows import prices
 from dtml import Study
 from dtml.errors import UsageError
 from dtml.markets import load_market_file
-from dtml.markets.definition import Constituent
 from dtml.prices.bars import BAR_COLUMNS
 from dtml.prices.returns import index_of_constituents
 from dtml.sources import open_source
@@ -79,15 +78,6 @@ def test_a_stock_counts_while_it_is_a_constituent(made: MarketContext) -> None:
         assert change[moment] == in_float64(returns.loc[moment, counted].mean())
 
 
-def test_no_later_bar_changes_an_earlier_one(made: MarketContext) -> None:
-    cut = STOCKS[STOCKS["session"] <= pd.Timestamp("2024-01-31")]
-    early, late = (
-        index_of_constituents(made.market, cut),
-        index_of_constituents(made.market, STOCKS),
-    )
-    pd.testing.assert_frame_equal(early, late.iloc[: len(early)])
-
-
 def test_fetched_day_by_day_it_is_the_same_as_fetched_at_once(made: MarketContext) -> None:
     fetch_bars(made, date(2024, 5, 1))
     assert INDEX not in made.source.asked[0]  # type: ignore[attr-defined]
@@ -123,8 +113,3 @@ def test_the_file_of_a_market_says_so(tmp_path: Path) -> None:
         open_source("files", market, prices=tmp_path / "prices.csv", index=tmp_path / "prices.csv")
     study = Study(file, "2024-01-02", "2024-06-28", prices=tmp_path / "prices.csv")
     assert (study.bars["symbol"] == INDEX).sum() == study.bars["session"].nunique()
-
-
-def test_without_a_stock_there_is_no_bar(made: MarketContext) -> None:
-    other = replace(made.market, constituents=(Constituent("ZZZ", "ZZZ"),))
-    assert index_of_constituents(other, STOCKS).empty

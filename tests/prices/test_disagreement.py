@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from dtml.markets.definition import COMPARED_FIELDS
-from dtml.pages.second_source import comparison_words, difference_words, differences
+from dtml.pages.second_source import difference_words, differences
 from dtml.prices.bars import PRICES, bars_frame
 from dtml.prices.disagreement import Comparison, compare
 
@@ -185,20 +185,6 @@ def test_a_day_that_one_source_lost_for_all_is_one_sentence() -> None:
     assert re.match("the store has no.*2024-07-15.* 2 of 4 .*second source has", sentence)
 
 
-def test_the_newest_lost_days_are_named_and_the_others_counted() -> None:
-    few = bars()[bars()["session"].isin(DAYS[[0, 2, 10, 11]])]
-    sentences = said(few, bars())
-    assert len(sentences) == 6
-    assert re.match("the store has no.*2024-07-19.* any of 4 symbols", sentences[0])
-    assert re.match("only the second source has 12 bars of 4 symbols", sentences[-1])
-
-
-def test_a_single_bar_that_is_missing_is_named_and_no_lost_day() -> None:
-    (sentence,) = said(lost_for(["CCC"], DAYS[5]), bars())
-    assert re.match("only the second source has 1 bar.* CCC on 2024-07-15$", sentence)
-    assert grave(lost_for(["CCC"], DAYS[5]), bars()) == [False]
-
-
 def test_a_stock_that_one_source_lists_later_or_not_at_all_is_compared_where_both_have_it() -> None:
     later = bars()
     later = later[(later["symbol"] != "AAA") | (later["session"] >= DAYS[4])]
@@ -214,42 +200,3 @@ def test_bars_on_no_session_and_without_a_price_are_not_compared() -> None:
     holiday.loc[0, "session"] = pd.Timestamp("2024-07-13")
     without = given("close", np.nan, day=DAYS[0])(holiday)
     assert found(bars()[1:], without) == []
-
-
-def test_sources_without_a_common_symbol_have_nothing_to_compare() -> None:
-    other = bars().assign(symbol="XYZ")
-    result = compared(bars(), other)
-    assert (result.symbols, result.bars, len(result.differing)) == ((), 0, 0)
-    assert compared(bars()[:0], bars()).symbols == ()
-    assert compared(bars(), bars()[:0]).symbols == ()
-
-
-def test_other_values_are_said_with_the_one_that_differs_most() -> None:
-    second = changed("close", 1.05, "AAA")(changed("close", 0.99)(bars()))
-    second = given("volume", 0, "AAA", DAYS[1])(second)
-    second = given("dividend", 0.24, "CCC", DAYS[1])(second)
-    close, dividend, volume = said(bars(), second)
-    assert re.match(r"only the second.* 1 dividend.* 0\.24 of CCC on 2024-07-09$", dividend)
-    assert re.match(
-        r"close .* 2 bars of 2 symbols,.* AAA .*2024-07-23: 52\.75 .*store, "
-        r"55\.3875 .*second source \(\+5\.0 %\)$",
-        close,
-    )
-    assert re.match(
-        r"volume .* 1 bar of 1 symbol,.* AAA .*2024-07-09: 50000 .*store, "
-        r"0 .*second source \(-100\.0 %\)$",
-        volume,
-    )
-
-
-def test_a_comparison_is_said_in_one_sentence() -> None:
-    row = {"source": "files", "symbols": 1_200, "bars": 13_200, "failures": [], "failure": None}
-    whole = comparison_words(row)
-    assert re.match("13,200 bars.* 1,200 symbols .*files$", whole)
-    lacking = row | {"failures": [{"symbol": "A", "status": "no_data", "detail": ""}]}
-    assert re.match(rf"{whole},.*no answer.* 1 other \(no_data\)$", comparison_words(lacking))
-    why = "no answer within 5 s"
-    failed = row | {"failure": why, "symbols": 0, "bars": 0}
-    assert re.match(f"files .*not be compared: {why}$", comparison_words(failed))
-    partly = row | {"failure": why}
-    assert re.match(f"{whole};.*ended: {why}$", comparison_words(partly))

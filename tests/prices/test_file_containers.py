@@ -82,17 +82,6 @@ def test_a_parquet_file_is_one_whatever_its_name_and_packing(
     pd.testing.assert_frame_equal(found, ours(tmp_path), check_exact=True)
 
 
-def test_a_row_that_was_cut_off_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "cut.csv").write_text(f"{text()}2024-03-2")
-    with pytest.raises(UsageError, match=r"8 columns, got 1.*2024-03-2"):
-        read(FileSource(MARKET, tmp_path / "cut.csv"))
-
-
-def test_the_zeros_of_symbols_stay_after_a_blank_first_line(tmp_path: Path) -> None:
-    (tmp_path / "p.csv").write_text("\ndate,symbol,close\n2024-03-04,005930,3\n")
-    assert FileSource(MARKET, tmp_path / "p.csv").symbols() == ["005930"]
-
-
 # archives and workbooks
 
 
@@ -114,21 +103,12 @@ def test_an_archive_without_a_table_or_with_a_password_is_one_line(tmp_path: Pat
         archive.writestr("photo.jpg", "no table")
     with pytest.raises(UsageError, match=r"p\.zip:.*holds no table"):
         FileSource(MARKET, tmp_path / "p.zip").symbols()
-    content = bytearray(zipped("p.csv", text().encode()))
+    content = bytearray(in_archive(text().encode(), ("p.csv",)))
     content[6] |= 1  # encrypted, says the member
     content[content.index(b"PK\x01\x02") + 8] |= 1
     (tmp_path / "p.zip").write_bytes(content)
     with pytest.raises(UsageError, match=r"p\.zip: .*password"):
         read(FileSource(MARKET, tmp_path / "p.zip"))
-
-
-def zipped(name: str, content: bytes) -> bytes:
-    from io import BytesIO
-
-    sink = BytesIO()
-    with zipfile.ZipFile(sink, "w") as archive:
-        archive.writestr(name, content)
-    return sink.getvalue()
 
 
 @pytest.mark.parametrize("name", ["p.xlsx", "p.csv"])
@@ -153,7 +133,7 @@ def test_without_openpyxl_a_workbook_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "openpyxl", None)
-    (tmp_path / "p.xlsx").write_bytes(zipped("xl/workbook.xml", b"<workbook/>"))
+    (tmp_path / "p.xlsx").write_bytes(in_archive(b"<workbook/>", ("xl/workbook.xml",)))
     with pytest.raises(UsageError, match=r"install 'dtml-nightshift\[excel\]'"):
         read(FileSource(MARKET, tmp_path / "p.xlsx"))
 
@@ -217,30 +197,6 @@ def test_a_list_of_names_and_a_note_in_a_folder_count_as_no_stock(tmp_path: Path
     source = FileSource(MARKET, folder)
     assert source.symbols() == ["AAA", "BBB"]
     assert f"{folder / 'symbols.csv'} (missing column" in (source.remark() or "")
-
-
-def test_a_folder_of_bad_files_alone_is_refused_by_the_first(tmp_path: Path) -> None:
-    for name in ("AAA", "BBB"):
-        (tmp_path / f"{name}.csv").write_text("<html></html>")
-    with pytest.raises(UsageError, match=r"AAA\.csv:.*web page"):
-        FileSource(MARKET, tmp_path).symbols()
-
-
-def test_only_a_fault_without_advice_of_its_own_gets_the_general_one(tmp_path: Path) -> None:
-    general = "; check .*file is complete.*name says"
-    file = tmp_path / "p.csv"
-    for content, ending in ((b"", f"file is empty{general}"), (b"{}", "as CSV or Parquet")):
-        file.write_bytes(content)
-        with pytest.raises(UsageError, match=f"{ending}$"):
-            FileSource(MARKET, file).symbols()
-
-
-def test_two_files_of_one_stock_in_two_folders_are_refused(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path)
-    (folder / "Z").mkdir()
-    (folder / "Z" / "AAA.csv").write_text((folder / "A" / "AAA.csv").read_text())
-    with pytest.raises(UsageError, match=r"A/AAA\.csv and .*Z/AAA\.csv .*same table or stock"):
-        FileSource(MARKET, folder).symbols()
 
 
 def test_a_folder_of_days_has_the_symbols_of_its_columns(tmp_path: Path) -> None:
@@ -336,14 +292,3 @@ def test_a_folder_gives_its_files_the_symbol_that_it_names(key: str, tmp_path: P
     source = FileSource(MARKET, tmp_path / "p")
     assert source.symbols() == ["AAA", "BRK/B", "CCC"]
     pd.testing.assert_frame_equal(read(source), ours(tmp_path, ("BRK/B", "AAA")), check_exact=True)
-
-
-def test_a_folder_gives_its_files_the_date_that_it_names_and_keeps_a_column_of_the_file(
-    tmp_path: Path,
-) -> None:
-    for day, bars in long(("AAA", "BBB")).groupby("date"):
-        folder = tmp_path / "p" / "symbol=WRONG" / f"date={pd.Timestamp(day):%Y-%m-%d}"
-        folder.mkdir(parents=True)
-        bars.drop(columns="date").to_csv(folder / "part.csv", index=False)
-    found = read(FileSource(MARKET, tmp_path / "p"))
-    pd.testing.assert_frame_equal(found, ours(tmp_path), check_exact=True)

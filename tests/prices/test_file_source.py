@@ -2,7 +2,6 @@
 and the way of writing dates.
 """
 
-import re
 from datetime import date
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 
 from dtml.errors import UsageError
 from dtml.prices.bars import BAR_COLUMNS
-from dtml.sources import OUTCOME_COLUMNS, open_source
+from dtml.sources import open_source
 from dtml.sources.files import FileSource
 from tests.support.places import SHARED
 from tests.support.price_files import (
@@ -67,13 +66,6 @@ def test_a_folder_holds_one_file_for_each_symbol(
     pd.testing.assert_frame_equal(read(source), expected(table))
 
 
-def test_of_a_folder_only_the_files_asked_for_are_read(tmp_path: Path) -> None:
-    write_csv(long(("AAA",)), tmp_path / "AAA.csv")
-    (tmp_path / "BBB.csv").write_bytes(b"\xff\xfe not a table")
-    fetched = FileSource(MARKET, tmp_path).fetch({"AAA": FIRST}, LAST)
-    assert len(fetched.bars) == 13
-
-
 def test_a_symbol_is_looked_up_and_never_made_into_a_path(tmp_path: Path) -> None:
     folder = tmp_path / "prices"
     folder.mkdir()
@@ -101,14 +93,6 @@ def test_names_of_columns_are_read_in_any_case_and_by_their_other_names(tmp_path
     assert bars["dividend"].dropna().tolist() == [0.25] * 13
     assert bars["split"].dropna().tolist() == [2.0] * 13
     assert bars["adj_close"].notna().all()
-
-
-def test_columns_that_a_file_lacks_are_missing_values(tmp_path: Path) -> None:
-    write_parquet(long()[["date", "symbol", "open", "close"]], tmp_path / "prices.parquet")
-    bars = read(FileSource(MARKET, tmp_path / "prices.parquet"))
-    assert bars[["open", "close"]].notna().all(axis=None)
-    lacking = ["high", "low", "adj_close", "volume", "dividend", "split"]
-    assert bars[lacking].isna().all(axis=None)
 
 
 def test_missing_numbers_are_missing_values_however_they_are_written(tmp_path: Path) -> None:
@@ -157,28 +141,6 @@ def test_each_symbol_comes_from_its_own_first_session_to_the_last_one_both_inclu
     assert set(spans["max"].dt.date) == {date(2024, 3, 18)}
 
 
-def test_a_symbol_without_rows_has_no_data_and_the_place_is_named(tmp_path: Path) -> None:
-    write_csv(long(), tmp_path / "prices.csv")
-    outcomes = (
-        FileSource(MARKET, tmp_path / "prices.csv")
-        .fetch({"AAA": FIRST, "ZZZ": FIRST}, LAST)
-        .outcomes
-    )
-    assert tuple(outcomes.columns) == OUTCOME_COLUMNS
-    assert outcomes["status"].tolist() == ["ok", "no_data"]
-    assert outcomes["rows"].tolist() == [13, 0]
-    answered, unanswered = outcomes["detail"]
-    assert answered == ""
-    assert re.match(f"no row.*{FIRST}.*{LAST}.*{tmp_path / 'prices.csv'}$", unanswered)
-
-
-def test_nothing_asked_for_brings_nothing(tmp_path: Path) -> None:
-    write_csv(long(), tmp_path / "prices.csv")
-    fetched = FileSource(MARKET, tmp_path / "prices.csv").fetch({}, LAST)
-    assert fetched.bars.empty
-    assert fetched.outcomes.empty
-
-
 # the index
 
 
@@ -190,13 +152,6 @@ def test_an_index_file_of_one_symbol_is_the_markets_index(tmp_path: Path, symbol
     assert source.last_session() == date(2024, 3, 18)  # where the shorter of the two ends
     assert source.symbols() == ["005930", "AAA", "BRKB"]
     assert (read(source)["symbol"] == "INDEX").sum() == 11
-
-
-def test_an_index_file_needs_no_column_of_symbols(tmp_path: Path) -> None:
-    write_csv(long(), tmp_path / "prices.csv")
-    write_csv(long(("any",)).drop(columns="symbol"), tmp_path / "index.csv")
-    source = FileSource(MARKET, tmp_path / "prices.csv", tmp_path / "index.csv")
-    assert (read(source)["symbol"] == "INDEX").sum() == 13
 
 
 def test_of_an_index_file_with_several_symbols_the_markets_is_taken(tmp_path: Path) -> None:

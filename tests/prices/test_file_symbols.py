@@ -19,7 +19,6 @@ from dtml.markets import Constituent, load_market_file
 from dtml.sources.files import FileSource
 from flows.dashboard.app import dashboard
 from flows.nightly.context import MarketContext
-from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
 from flows.replay import Receipt
 from flows.settings import reports_folder
@@ -57,12 +56,6 @@ def test_symbols_are_read_as_they_are_written(kind: str, tmp_path: Path) -> None
     found = source.fetch(dict.fromkeys(NAMES, FIRST), LAST)
     assert set(found.bars["symbol"]) == set(NAMES)
     assert (found.outcomes["rows"] == 13).all()
-
-
-@pytest.mark.parametrize("name", ["NA", "NAN", "TRUE", "1E5", "^GSPC", "AAA US Equity", "005930"])
-def test_the_name_of_a_file_is_a_symbol_as_it_is_written(name: str, tmp_path: Path) -> None:
-    long((name,)).drop(columns="symbol").to_csv(tmp_path / f"{name}.csv", index=False)
-    assert FileSource(MARKET, tmp_path).symbols() == [name]
 
 
 def test_a_number_without_its_zeros_is_the_symbol_that_the_market_lists(tmp_path: Path) -> None:
@@ -125,32 +118,6 @@ def of_files(
     )
     enough_to_rank = vary(context.experiment, {"train_sessions": 250})
     return replace(context, market=market, source=source, experiment=enough_to_rank)
-
-
-@pytest.mark.soak
-@pytest.mark.on_postgresql
-@pytest.mark.one_case("postgresql-CSV")
-@pytest.mark.slow
-@KINDS_OF_A_NIGHT
-def test_symbols_are_stored_and_found_as_they_are_written(
-    of_files: MarketContext, reader: Engine, command: Command
-) -> None:
-    found = fetch_bars(of_files, AS_OF)
-    assert found.failures.empty
-    assert found.rejected.empty
-    code, out, err = command("query", "select distinct symbol from price_latest", "--csv")
-    assert code == 0, err
-    assert set(out.splitlines()[1:]) == {*NAMES}
-    for symbol in NAMES:
-        count = f"select count(*) from price_latest where symbol = '{symbol}'"
-        code, out, err = command("query", count, "--json")
-        assert code == 0, err
-        assert next(iter(json.loads(out)[0].values())) > 250
-    with served(dashboard(reader), reader) as site:
-        for symbol in STOCKS:
-            answer = site.get(f"/market/my/stock/{quote(symbol, safe='')}")
-            assert answer.status == 200
-            assert f"<h1>{symbol}" in answer.body or f">{symbol}<" in answer.body
 
 
 @pytest.mark.soak

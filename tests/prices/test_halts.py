@@ -138,8 +138,3 @@ def test_who_traded_a_bar_is_known_from_it_and_earlier_ones(
     assert traded(bars).tolist() == [bool(flag) for flag in expected]
     for stop in range(1, 5):  # no later bar changes the answer
         assert traded(bars[:stop]).tolist() == [bool(flag) for flag in expected[:stop]]
-
-
-def test_a_stock_of_a_source_without_volumes_is_traded_while_its_range_moves() -> None:
-    bars = bars_of_market()
-    assert traded(bars.assign(volume=0.0)).all()

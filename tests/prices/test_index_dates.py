@@ -5,7 +5,6 @@ and no bar of it is bad.
 import re
 from dataclasses import replace
 from datetime import date
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -18,13 +17,11 @@ from db.rows import prices
 from dtml.errors import DtmlError
 from dtml.markets import load_market
 from dtml.prices.alignment import index_fault, shifted_stocks
-from dtml.sources.files import FileSource
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
 from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import NightRefusedError, run_night
 from tests.support.nights import AS_OF, BARS, SIMULATED, FrameSource
-from tests.support.price_files import write_csv, write_parquet
 from tests.support.real_sets import SETS, checked, needs_real_sets
 
 INDEX = "SIMX"
@@ -60,29 +57,6 @@ def test_no_real_set_is_out_of_step_and_each_is_when_its_index_is_shifted(name: 
 
 
 @pytest.mark.slow
-@pytest.mark.one_case("ftse")
-@needs_real_sets
-@pytest.mark.parametrize("name", SETS)
-def test_few_stocks_and_few_sessions_of_a_real_set_are_never_out_of_step(name: str) -> None:
-    bars, index, random = checked(name).accepted, f"^{SETS[name].index}", np.random.default_rng(7)
-    symbols, sessions = (
-        bars["symbol"].unique(),
-        np.sort(bars.loc[bars["symbol"] != index, "session"].unique()),
-    )
-    for stocks in (1, 2, 3, 7, 19):
-        for length in (41, 67, 127, 251):
-            chosen = random.choice(symbols[symbols != index], stocks, replace=False)
-            start = random.integers(len(sessions) - length)
-            span = bars["session"].between(sessions[start], sessions[start + length])
-            few = bars[span & bars["symbol"].isin([*chosen, index])]
-            assert index_fault(few, index, SETS[name].returns) is None, (
-                chosen,
-                sessions[start],
-                length,
-            )
-
-
-@pytest.mark.slow
 def test_a_simulated_market_whose_followers_lag_is_in_step() -> None:
     for source in (SIMULATED, SimulatedSource()):
         bars = source.bars(AS_OF)
@@ -91,21 +65,6 @@ def test_a_simulated_market_whose_followers_lag_is_in_step() -> None:
             assert f"dated {abs(sessions)} session" in (
                 index_fault(redated(bars, sessions), INDEX, "adj_close") or ""
             )
-
-
-def test_a_month_of_history_is_enough_to_find_an_index_a_session_early() -> None:
-    sessions = np.sort(BARS["session"].unique())
-    month = BARS[BARS["session"].isin(sessions[:23])]
-    assert index_fault(month, INDEX, "adj_close") is None
-    found = index_fault(redated(month, -1), INDEX, "adj_close")
-    assert re.search(f"index {INDEX} .*1 session early", found or "")
-
-
-def test_too_little_history_says_nothing_of_an_index() -> None:
-    sessions = np.sort(BARS["session"].unique())
-    few = BARS[BARS["session"].isin(sessions[:20])]
-    assert index_fault(redated(few, -1), INDEX, "adj_close") is None
-    assert index_fault(few[few["symbol"] != INDEX], INDEX, "adj_close") is None
 
 
 @pytest.mark.parametrize("days", [-1, 1])
@@ -164,17 +123,6 @@ def test_stored_bars_that_were_a_session_early_are_replaced_when_all_are_fetched
     assert stored["close"].tolist() == true["close"].tolist()
 
 
-@pytest.mark.soak
-def test_a_restated_past_is_no_other_date(context: MarketContext) -> None:
-    fetch_bars(context, AS_OF)
-    halved = BARS["symbol"] == "L02"
-    prices_of = ["open", "high", "low", "close", "adj_close"]
-    split = BARS.astype(dict.fromkeys(prices_of, float))
-    split.loc[halved, prices_of] /= 2
-    found = fetch_bars(replace(context, source=FrameSource(split)), date(2024, 7, 8))
-    assert found.restated == ["L02"]
-
-
 def test_a_night_whose_index_is_a_session_early_is_refused_and_stores_no_bar(
     context: MarketContext,
 ) -> None:
@@ -184,21 +132,6 @@ def test_a_night_whose_index_is_a_session_early_is_refused_and_stores_no_bar(
     assert "--index" in str(caught.value)
     with reading(context.engine) as conn:
         assert table_counts(conn)["price"] == 0
-
-
-def test_an_index_that_is_exchanged_for_a_shifted_one_is_found_against_the_stored_stocks(
-    context: MarketContext,
-) -> None:
-    fetch_bars(context, AS_OF)
-    with pytest.raises(DtmlError, match=rf"index {INDEX} .*1 session early"):
-        fetch_bars(replace(context, source=FrameSource(redated(BARS, -1))), date(2024, 7, 8))
-
-
-def test_a_night_whose_index_is_one_of_its_stocks_is_refused(context: MarketContext) -> None:
-    stock = BARS[BARS["symbol"] == "L02"].assign(symbol=INDEX)
-    bars = pd.concat([BARS[BARS["symbol"] != INDEX], stock], ignore_index=True)
-    with pytest.raises(NightRefusedError, match=rf"index {INDEX} .*closes of.* L02"):
-        run_night(replace(context, source=FrameSource(bars)), AS_OF)
 
 
 def test_one_stock_with_dates_of_another_time_zone_is_refused_by_its_name(
@@ -212,40 +145,6 @@ def test_one_stock_with_dates_of_another_time_zone_is_refused_by_its_name(
         fetch_bars(replace(context, source=FrameSource(shifted)), AS_OF)
     with reading(context.engine) as conn:
         assert table_counts(conn)["price"] == 0
-
-
-def test_dates_of_another_time_zone_are_refused_and_some_holidays_are_not(
-    context: MarketContext,
-) -> None:
-    day_before = BARS.assign(session=BARS["session"] - pd.Timedelta(days=1))
-    with pytest.raises(DtmlError, match=r"no session of XNYS,.*Sunday 20") as caught:
-        fetch_bars(replace(context, source=FrameSource(day_before)), AS_OF)
-    assert "America/New_York" in str(caught.value)
-    holidays = BARS[BARS["session"].dt.month == 3].assign(
-        session=lambda bars: bars["session"].dt.floor("D")
-    )
-    filled = holidays.drop_duplicates("symbol").assign(session=pd.Timestamp("2024-05-27"))
-    found = fetch_bars(replace(context, source=FrameSource(pd.concat([BARS, filled]))), AS_OF)
-    assert set(found.rejected["reason"]) == {"not_a_session"}
-
-
-@pytest.mark.parametrize(("ending", "write"), [(".parquet", write_parquet), (".csv", write_csv)])
-def test_instants_in_utc_have_the_dates_of_seoul_in_every_format(
-    tmp_path: Path, ending: str, write: object
-) -> None:
-    market = load_market("kospi100")
-    days = pd.bdate_range("2024-03-04", periods=7, tz="Asia/Seoul")
-    table = pd.DataFrame(
-        {"date": days.tz_convert("UTC"), "symbol": "005930", "close": np.arange(1.0, 8.0)}
-    )
-    assert callable(write)
-    write(table, tmp_path / f"prices{ending}")
-    bars = (
-        FileSource(market, tmp_path / f"prices{ending}")
-        .fetch({"005930": date(2024, 3, 1)}, date(2024, 3, 31))
-        .bars
-    )
-    assert list(bars["session"]) == list(days.tz_localize(None))
 
 
 @pytest.mark.soak

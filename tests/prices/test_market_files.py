@@ -102,12 +102,6 @@ def test_no_code_runs_that_only_a_store_names(
             read_market("mine")
 
 
-def test_later_commands_need_its_name_alone(mine: Path, command: Command) -> None:
-    mine.unlink()
-    code, said, complaint = command("fetch", "mine", "--as-of", str(AS_OF), "--json")
-    assert (code, json.loads(said)["asked"]) == (0, 0), complaint
-
-
 def test_a_name_that_neither_the_package_nor_the_store_knows_is_refused(
     mine: Path, command: Command
 ) -> None:

@@ -4,7 +4,6 @@ import re
 from datetime import date
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from dtml.errors import UsageError
@@ -112,13 +111,6 @@ symbols = [
         ),
         Constituent("X", "Y.KQ"),
     )
-
-
-@pytest.mark.parametrize("retrain", ['"never"', '"missing"', "1"])
-def test_a_market_trains_never_when_missing_or_every_so_many_sessions(
-    tmp_path: Path, retrain: str
-) -> None:
-    assert str(_read(tmp_path, f"retrain = {retrain}\n{LEAST}").retrain) == retrain.strip('"')
 
 
 @pytest.mark.parametrize("key", ["title", "calendar", "timezone", "currency", "index"])
@@ -305,19 +297,3 @@ def test_a_file_whose_name_cannot_name_a_market_is_refused(tmp_path: Path, name:
     (tmp_path / name).write_text(LEAST, encoding="utf-8")
     with pytest.raises(UsageError, match="name of a market"):
         load_market_file(tmp_path / name)
-
-
-def test_a_stock_that_came_back_is_a_member_in_each_of_its_stays(tmp_path: Path) -> None:
-    stays = "{symbol = 'A', until = 2010-01-04}, 'B', {symbol = 'A', since = 2012-05-07}"
-    file = tmp_path / "my.toml"
-    file.write_text(f"{LEAST}\n[constituents]\nas_of = 2020-01-02\nsymbols = [{stays}]\n")
-    market = load_market_file(file)
-    assert market.symbols == ("A", "B")
-    for known in (market, market.with_symbols(["A", "B"])):
-        members = [
-            {each.symbol for each in known.constituents_on(date(year, 1, 3))}
-            for year in (2010, 2011, 2013)
-        ]
-        assert members == [{"A", "B"}, {"B"}, {"A", "B"}]
-        days = pd.DatetimeIndex(["2010-01-03", "2011-01-03", "2013-01-03"])
-        assert known.is_constituent(days).tolist() == [[True, True], [False, True], [True, True]]

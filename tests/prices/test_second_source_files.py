@@ -1,7 +1,6 @@
 """What a market's file says of its second source, and its bars under the market's symbols."""
 
 import re
-from datetime import date
 from pathlib import Path
 
 import pandas as pd
@@ -113,13 +112,6 @@ def test_a_market_s_file_says_what_is_compared(tmp_path: Path) -> None:
     assert (part.source, part.fields) == ("yahoo", ("close", "split"))
 
 
-def test_a_second_source_is_no_setting_of_any_figure(tmp_path: Path) -> None:
-    alone = tmp_path / "alone"
-    alone.mkdir()
-    (alone / "mine.toml").write_text(MARKET, encoding="utf-8")
-    assert market(tmp_path, OF_FILES).settings == load_market_file(alone / "mine.toml").settings
-
-
 @pytest.mark.parametrize(
     ("second", "complaint"),
     [
@@ -177,21 +169,3 @@ def test_a_symbol_that_would_be_read_as_another_stock_is_refused(tmp_path: Path)
     mistaken = market(tmp_path, f'{OF_FILES}[second_source.symbols]\nAAA = "BRK-B"\n')
     with pytest.raises(UsageError, match=r"AAA .*'BRK-B',.*also"):
         open_second_source(mistaken)
-
-
-def test_a_symbol_that_the_suffix_gives_to_another_stock_too_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, "AAA.US", "BRKB.US", "005930.US", "INDEX")
-    named = '[second_source.symbols]\nBRKB = "AAA.US"\n'
-    mistaken = market(tmp_path, f'{OF_FILES}suffix = ".US"\n{named}')
-    with pytest.raises(UsageError, match=r"'AAA\.US',.*also.* AAA"):
-        open_second_source(mistaken)
-
-
-def test_a_source_of_its_own_dates_is_asked_for_the_sessions_it_is_given(tmp_path: Path) -> None:
-    write(tmp_path, "AAA", "BRKB", "005930", "INDEX")
-    source = open_second_source(market(tmp_path, OF_FILES))
-    day = date(2024, 3, 12)
-    answer = source.fetch({"AAA": day, "BRKB": LAST}, LAST)
-    first = answer.bars.groupby("symbol")["session"].min().dt.date.to_dict()
-    assert first == {"AAA": day, "BRKB": LAST}
-    assert source.name == "files"

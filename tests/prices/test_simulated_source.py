@@ -6,13 +6,12 @@ from datetime import date
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import spearmanr
 
 from dtml.markets import load_market
 from dtml.prices.bars import check
 from dtml.prices.sessions import sessions_between
-from dtml.sources.simulated import LISTED_LATE, LISTING, SimulatedMarket, SimulatedSource
-from tests.support.bounds import as_drawn, assert_arrays_close_in_float64, in_float64
+from dtml.sources.simulated import LISTED_LATE, LISTING, SimulatedSource
+from tests.support.bounds import as_drawn, assert_arrays_close_in_float64
 
 LAST = date(2024, 6, 28)
 SOURCE = SimulatedSource()
@@ -67,27 +66,10 @@ def test_the_sign_of_the_leaders_last_move_reaches_the_best_possible_accuracy(
     assert np.corrcoef(index[2:], index[1:-1])[0, 1] < 0.1
 
 
-def test_the_best_accuracy_of_uncorrelated_followers_is_one_half() -> None:
-    assert SimulatedMarket(correlation=0.0).best_accuracy == 0.5
-    assert SimulatedMarket(correlation=1.0).best_accuracy == in_float64(1.0)
-
-
 def test_what_can_be_reached_is_said() -> None:
     figures = r"0\.705 .*20 followers, 0\.500 .*10 leaders, 0\.637 .*all"
     assert re.search(figures, SOURCE.remark())
     assert SOURCE.remark().endswith("rank IC of 0.48")
-
-
-@pytest.mark.slow
-def test_the_best_rank_ic_is_that_of_the_expected_returns() -> None:
-    market = SimulatedMarket()
-    returns = market.returns(1500)
-    leaders = [market.symbols.index(market.leader_of(symbol)) for symbol in market.symbols]
-    follows = np.array([symbol in market.follower_symbols for symbol in market.symbols])
-    expected = np.where(follows, returns[:-1, leaders], 0.0)
-    found = [spearmanr(one, other)[0] for one, other in zip(expected, returns[1:], strict=True)]
-    assert market.best_rank_ic == as_drawn(np.mean(found), within=0.01)
-    assert SimulatedMarket(correlation=0.01).best_rank_ic < 0.02
 
 
 def test_it_carries_splits_dividends_halts_and_a_listing_and_every_bar_is_good(
@@ -110,30 +92,3 @@ def test_it_carries_splits_dividends_halts_and_a_listing_and_every_bar_is_good(
     assert bars.loc[bars["symbol"] == LISTED_LATE, "session"].min() >= pd.Timestamp(LISTING)
     halted = len(sessions) - stocks[stocks["symbol"] != LISTED_LATE].groupby("symbol").size()
     assert 0 < halted.mean() < 0.002 * len(sessions)
-
-
-def test_a_split_halves_the_price_and_leaves_the_adjusted_close(bars: pd.DataFrame) -> None:
-    frame = bars.sort_values(["symbol", "session"])
-    frame["raw"] = frame.groupby("symbol")["close"].pct_change(fill_method=None)
-    frame["adjusted"] = frame.groupby("symbol")["adj_close"].pct_change(fill_method=None)
-    split = frame[frame["split"].notna() & frame["raw"].notna()]
-    assert len(split) > 10
-    assert_arrays_close_in_float64((1 + split["raw"]) * split["split"], 1 + split["adjusted"])
-
-
-def test_each_symbol_is_given_from_its_own_first_session() -> None:
-    first = {
-        "L01": date(2024, 6, 24),
-        "F03A": date(2024, 6, 27),
-        "SIMX": date(2024, 6, 28),
-        "NONE": date(2024, 6, 3),
-    }
-    fetched = SOURCE.fetch(first, LAST)
-    rows = fetched.bars.groupby("symbol").size().to_dict()
-    assert rows == {"L01": 5, "F03A": 2, "SIMX": 1}
-    assert fetched.outcomes.set_index("symbol")["status"].to_dict() == {
-        "L01": "ok",
-        "F03A": "ok",
-        "SIMX": "ok",
-        "NONE": "no_data",
-    }

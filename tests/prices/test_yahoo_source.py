@@ -113,7 +113,6 @@ def good() -> Iterator[tuple[FakeYahoo, list[Fetched]]]:
         )
 
 
-@pytest.mark.soak
 def test_bars_arrive_under_the_markets_symbols_on_sessions_of_the_exchange(
     good: tuple[FakeYahoo, list[Fetched]],
 ) -> None:
@@ -134,6 +133,13 @@ def test_bars_arrive_under_the_markets_symbols_on_sessions_of_the_exchange(
         "index": 12,
     }
     assert fetched.outcomes["rows"].tolist() == [12, 5, 1, 12]
+    bars = fetched.bars[fetched.bars["symbol"] == "aaa"].reset_index(drop=True)
+    assert bars.loc[5, ["open", "high", "low", "close", "adj_close", "volume"]].isna().all()
+    assert bars["open"].isna().sum() == 2
+    # yfinance knows no missing volume; a bar with prices keeps what it says
+    assert bars.loc[9, "volume"] == 0
+    assert bars["dividend"].dropna().to_dict() == {3: 0.25}
+    assert bars["split"].dropna().to_dict() == {7: 3.0}
 
 
 @pytest.mark.soak
@@ -145,24 +151,6 @@ def test_every_fetch_asks_once_for_each_symbol_from_its_own_first_session(
     last = str(SESSIONS[11].date())
     asked = {(symbol, str(FIRST), last) for symbol in ("AAA", "BBB", "^IDX")}
     assert set(yahoo.spans) == asked | {("CCC", last, last)}
-
-
-def test_what_yahoo_has_no_value_for_stays_missing(good: tuple[FakeYahoo, list[Fetched]]) -> None:
-    _, (fetched, _) = good
-    bars = fetched.bars[fetched.bars["symbol"] == "aaa"].reset_index(drop=True)
-    assert bars.loc[5, ["open", "high", "low", "close", "adj_close", "volume"]].isna().all()
-    assert bars["open"].isna().sum() == 2
-    # yfinance knows no missing volume; a bar with prices keeps what it says
-    assert bars.loc[9, "volume"] == 0
-
-
-def test_dividends_and_splits_are_of_their_session_and_missing_elsewhere(
-    good: tuple[FakeYahoo, list[Fetched]],
-) -> None:
-    _, (fetched, _) = good
-    bars = fetched.bars[fetched.bars["symbol"] == "aaa"].reset_index(drop=True)
-    assert bars["dividend"].dropna().to_dict() == {3: 0.25}
-    assert bars["split"].dropna().to_dict() == {7: 3.0}
 
 
 @pytest.mark.soak
@@ -229,19 +217,6 @@ def test_when_nothing_answers_the_fetch_gives_up_after_five_symbols() -> None:
     assert tuple(fetched.bars.columns) == BAR_COLUMNS
 
 
-@pytest.mark.soak
-def test_when_every_request_is_refused_the_fetch_gives_up_and_says_why() -> None:
-    stocks = (*SYMBOLS, "III", "JJJ")
-    refusals: dict[str, Fault] = dict.fromkeys((*stocks, "^IDX"), "invalid_crumb")
-    with FakeYahoo(prices(*stocks, "^IDX"), faults=refusals) as yahoo:
-        (fetched,) = ask(yahoo, market(*stocks), threads=1)
-    assert fetched.outcomes["status"].to_list() == ["unreachable"] * 5 + ["not_asked"] * 6
-    assert re.match(
-        "5 symbols in a row .*EEE: Yahoo refused.*HTTP 401, Invalid Crumb$",
-        fetched.outcomes["detail"].iloc[-1],
-    )
-
-
 def test_a_symbol_that_the_market_does_not_list_is_a_mistake() -> None:
     with pytest.raises(UsageError, match=r"small .*not list bbb: "):
         YahooSource(market("AAA")).fetch({"aaa": FIRST, "bbb": FIRST}, LAST)
@@ -250,42 +225,23 @@ def test_a_symbol_that_the_market_does_not_list_is_a_mistake() -> None:
 # restatements
 
 
-def stored() -> pd.DataFrame:
-    return pd.concat(
-        [history(50).assign(symbol="AAA"), history(90).assign(symbol="BBB")], ignore_index=True
-    )
+RESTATED = {
+    "nothing": ([], SESSIONS[12], 1.0, False),
+    "a dividend": (["adj_close"], SESSIONS[0], 0.9995, True),
+    "a split": (["close", "adj_close"], SESSIONS[4], 0.5, True),
+    "a last close that is settled": (["close", "adj_close"], SESSIONS[12], 1.01, False),
+}
 
 
-def test_prices_that_came_twice_the_same_are_not_restated() -> None:
-    assert restated_symbols(stored(), stored()) == []
-    assert (
-        restated_symbols(stored().assign(adj_close=np.nan), stored().assign(adj_close=np.nan)) == []
-    )
-
-
-def test_a_dividend_restates_the_adjusted_closes_before_it() -> None:
-    fresh = stored()
-    fresh.loc[(fresh["symbol"] == "BBB") & (fresh["session"] < SESSIONS[1]), "adj_close"] *= 0.9995
-    assert restated_symbols(stored(), fresh) == ["BBB"]
-
-
-def test_a_split_restates_the_closes_before_it() -> None:
-    fresh = stored()
-    fresh.loc[
-        (fresh["symbol"] == "AAA") & (fresh["session"] < SESSIONS[5]), ["close", "adj_close"]
-    ] /= 2
-    assert restated_symbols(stored(), fresh) == ["AAA"]
-
-
-def test_a_last_close_that_is_settled_later_restates_nothing_before_it() -> None:
-    fresh = stored()
-    fresh.loc[fresh["session"] == SESSIONS[12], ["close", "adj_close"]] *= 1.01
-    assert restated_symbols(stored(), fresh) == []
-
-
-def test_sessions_that_are_only_stored_or_only_fresh_tell_nothing() -> None:
-    fresh = stored().assign(
-        close=1.0, adj_close=1.0, session=stored()["session"] + pd.Timedelta(weeks=52)
-    )
-    assert restated_symbols(stored(), fresh) == []
-    assert restated_symbols(stored().iloc[:0], fresh) == []
+@pytest.mark.parametrize("name", RESTATED)
+def test_a_dividend_and_a_split_restate_the_bars_before_them_and_nothing_else_does(
+    name: str,
+) -> None:
+    columns, last, factor, expected = RESTATED[name]
+    first = SESSIONS[12] if last == SESSIONS[12] else SESSIONS[0]
+    stored = pd.concat([history(50).assign(symbol="AAA"), history(90).assign(symbol="BBB")])
+    fresh = stored.reset_index(drop=True)
+    is_changed = (fresh["symbol"] == "BBB") & fresh["session"].between(first, last)
+    fresh.loc[is_changed, columns] *= factor
+    assert restated_symbols(stored, fresh) == (["BBB"] if expected else [])
+    assert restated_symbols(stored.iloc[:0], fresh) == []
