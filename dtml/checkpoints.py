@@ -18,8 +18,7 @@ FORMAT = 1  # of the card; a checkpoint of another one is refused
 class Ensemble:
     """A trained model: the weights of each seed, and what they were trained for.
 
-    `weights` maps each parameter to a tensor with a leading axis of members, in the order of
-    `seeds`.
+    Each parameter has a leading axis of members, in the order of `seeds`.
     """
 
     market: str
@@ -34,10 +33,7 @@ class Ensemble:
         return {name: value[position] for name, value in self.weights.items()}
 
     def network(self, position: int) -> Network:
-        """Return the network of one member, ready to predict.
-
-        Raises DtmlError where the weights do not fit the model.
-        """
+        """Return the network of one member; raises DtmlError where the weights do not fit."""
         network = self.model.build(len(self.symbols))
         try:
             network.load_state_dict(self.member(position))
@@ -51,10 +47,7 @@ class Ensemble:
 
 
 def save_ensemble(ensemble: Ensemble, file: Path) -> str:
-    """Write the checkpoint and return its SHA-256, which its run records.
-
-    Raises DtmlError, naming the parameter, for a weight that is NaN or infinite.
-    """
+    """Write the checkpoint; return its SHA-256. Raises DtmlError for an infinite weight."""
     _require_finite(ensemble.weights, f"the model of {ensemble.market} is not saved")
     return artifacts.write(file, ensemble.weights, _card(ensemble))
 
@@ -79,7 +72,7 @@ def _card(ensemble: Ensemble) -> Card:
 def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
     """Read the checkpoint whose SHA-256 is `sha`, trained for this market.
 
-    Raises DtmlError as `read_checkpoint` does, and where a weight is NaN or infinite.
+    Raises DtmlError as `read_checkpoint`, and for a weight that is not finite.
     """
     weights, card = read_checkpoint(
         file,
@@ -114,8 +107,7 @@ def load_ensemble(file: Path, *, market: str, sha: str) -> Ensemble:
 def read_checkpoint(file: Path, *, market: str, sha: str, remedy: str) -> tuple[Tensors, Card]:
     """Read the tensors and the card of a checkpoint of this market, whose SHA-256 is `sha`.
 
-    Raises DtmlError, which ends with what to do, where the file is missing, changed or damaged, or
-    of another market.
+    Raises DtmlError, with the `remedy`, where it is missing, changed, damaged or another market's.
     """
     try:
         tensors, card = artifacts.read(file, sha)

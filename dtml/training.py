@@ -2,13 +2,10 @@
 
 Read downwards: the recipe, a member, its state, the days on the device, the epochs, a step.
 
-A member is one seed of one configuration: its initial weights, the order of its batches and its
-random numbers come from generators of its own, so that its weights do not depend on the members
-trained beside it. Members are trained on threads.
-
-The sessions of a span are on the device once; the windows of a day are positions in them. A step
-goes through the network a few days at a time and adds up their gradients: the loss separates by
-day, the data of a few days fit into a core's cache, and memory does not grow with the batch.
+A member is one seed of one configuration, whose weights do not depend on those trained beside it,
+on threads. The sessions of a span are on the device once. A step goes through the network a few
+days at a time and adds up their gradients: the loss separates by day, and these fit into a core's
+cache.
 """
 
 import hashlib
@@ -106,10 +103,7 @@ class Member:
 
     @property
     def name(self) -> str:
-        """Return the seed and a digest of the configuration.
-
-        The same member has the same name in every run.
-        """
+        """Return the seed and a digest of the configuration, the same in every run."""
         config = [type(self.model).__name__, asdict(self.model), asdict(self.training)]
         digest = hashlib.sha256(json.dumps(config).encode()).hexdigest()
         return f"{self.seed}-{digest[:12]}"
@@ -119,8 +113,8 @@ class Member:
 class Epoch:
     """The figures of one pass over the training days.
 
-    `loss` is the mean of the objective over batches. The others are means over the counted
-    stock-days of the validation days: the cross-entropy, and what `Network.correct` returns.
+    `loss` is the objective's mean over batches; others, over counted validation stock-days, the
+    cross-entropy and `Network.correct`.
     """
 
     number: int
@@ -134,11 +128,7 @@ class ResumedEpoch(Epoch):
 
 
 def state_file(folder: Path, member: Member, device: torch.device) -> Path:
-    """Return the file in a folder that holds the state of a member on a device.
-
-    Each type of device has its own file, because a CPU and a GPU draw different random numbers and
-    cannot go on from each other's generators.
-    """
+    """Return the file of a member's state on a type of device, whose random numbers differ."""
     return folder / f"{member.name}-{device.type}.safetensors"
 
 
@@ -167,10 +157,7 @@ class Fit:
 
     @classmethod
     def start(cls, member: Member, stocks: int, device: torch.device) -> "Fit":
-        """Return a member before its first epoch.
-
-        Its weights, its order of days and its random numbers come from its seed alone.
-        """
+        """Return a member before its first epoch, from its seed alone."""
         states = np.random.SeedSequence(member.seed).generate_state(3)
         weights_seed, order_seed, random_seed = states.tolist()
         network = member.model.build(stocks)
@@ -207,10 +194,10 @@ class Fit:
         return epochs_done - self.best_epoch >= config.patience
 
     def end_epoch(self, loss: float, validation_loss: float, validation_acc: float) -> None:
-        """Record the epoch, and keep its weights if it is the best on validation so far.
+        """Record the epoch, and keep its weights if it is the first best on validation.
 
-        No epoch before `first_kept_epoch` is kept, except the last one of a shorter training. Of
-        equally good epochs, the first is kept. Raises DtmlError for a loss that is not finite.
+        From `first_kept_epoch` on, or the last of a shorter training. Raises DtmlError for an
+        infinite loss.
         """
         number = len(self.epochs) + 1
         config = self.member.training
@@ -253,10 +240,9 @@ class Fit:
         artifacts.write(state_file(folder, self.member, self.penalty.device), tensors, card)
 
     def restore(self, folder: Path) -> bool:
-        """Restore the state that `save` wrote, and return whether there was any.
+        """Restore the state that `save` wrote, exactly on a CPU, and return whether there was any.
 
-        On a CPU, a restored fit ends with exactly the weights of an uninterrupted training. Raises
-        DtmlError for a damaged file.
+        Raises DtmlError for a damaged file.
         """
         file = state_file(folder, self.member, self.penalty.device)
         if not file.exists():
@@ -289,8 +275,9 @@ def stack_members(fits: Sequence[Fit]) -> Tensors:
 class Span:
     """The days of a training or validation span on one device.
 
-    `days`, on CPU, are the positions of the days on which a stock counts. `movement` is 0 where it
-    is not known. Day d sees the rows d .. d + window - 1.
+    `days`, on CPU, are the positions of days on which a stock counts; day d sees the rows d .. d +
+    window
+    - 1. `movement` is 0 where unknown.
     """
 
     rows: Float[Tensor, "sessions symbols features"]
@@ -303,10 +290,7 @@ class Span:
 
     @classmethod
     def of(cls, windows: Windows, protocol: LabelProtocol, device: torch.device) -> "Span":
-        """Return the span of these windows on a device; `protocol` says which stock-days count.
-
-        Its `days` stay on the CPU, where their order is drawn.
-        """
+        """Return the span of these windows on a device; `protocol` says which stock-days count."""
         labelled = windows.labelled(protocol)
         return cls(
             rows=windows.rows.to(device),
@@ -321,11 +305,7 @@ class Span:
     def batch(
         self, days: Int[Tensor, " days"], step: int = 0, stocks: Stocks | None = None
     ) -> Batch:
-        """Return the batch of these days, of all stocks or of those at some positions.
-
-        It holds the distinct sessions of their windows, and each window as positions in them.
-        `step` is the number of steps that the training has taken.
-        """
+        """Return the batch of these days after `step` steps, of all stocks or at positions."""
         sessions_of_windows = days.unsqueeze(1) + torch.arange(self.window)  # [days window]
         sessions, positions = sessions_of_windows.unique(return_inverse=True)
         device = self.rows.device
@@ -362,14 +342,11 @@ def fit_members(
 ) -> list[Fit]:
     """Train all members and return them in their order, each with its best epoch on validation.
 
-    On a "cuda" device without a number, the members are spread over all GPUs (`devices_of`).
-    With a `state_folder`, the state is saved there after each epoch, and a fit that finds its state
-    resumes from it. A state is found by the name of its member, which has neither the spans nor
-    `begin`: a folder is for members of the same spans and first weights. `on_epoch` is called after
-    each epoch, from the thread that ran it; for a resumed fit, the first call has the last epoch
-    done before, as a `ResumedEpoch`. `begin` holds the first weights of each member; without it
-    they are drawn. Raises DtmlError for a span without a label, a loss that is not finite, a saved
-    state that is damaged, and days that do not fit into the memory of a GPU.
+    "cuda" without a number is all GPUs. A fit resumes from its state in `state_folder`, which is
+    for one pair of spans and first weights. `on_epoch` is called in the thread of each epoch;
+    resumed, first with a `ResumedEpoch`. `begin` holds the first weights, else they are drawn.
+    Raises DtmlError for a span without a label, an infinite loss, a damaged state, and too little
+    memory of a GPU.
     """
     protocols = sorted({member.training.protocol for member in members})
     for protocol in protocols:
@@ -405,11 +382,7 @@ def devices_of(device: torch.device) -> list[torch.device]:
 
 
 def _require_labels(span: str, windows: Windows, protocol: LabelProtocol) -> None:
-    """Raise DtmlError, with the likely reason, unless a stock-day of a span counts and moved.
-
-    Returns of 0 alone, which the protocol "all" counts, teach nothing. `span` is the name of the
-    span in the message.
-    """
+    """Raise DtmlError, with the likely reason, unless a stock-day counts and moved."""
     has_moved = windows.movement != 0  # true for an unknown movement, which is never labelled
     if (windows.labelled(protocol) & has_moved).any():
         return
@@ -434,8 +407,8 @@ def _require_labels(span: str, windows: Windows, protocol: LabelProtocol) -> Non
 def _take_turns(runs: Sequence[Iterator[int]], workers: int) -> None:
     """Run all iterators to their end on some threads, on each of which torch has one thread.
 
-    They take turns, so that no thread is idle before the last epochs. After an error or an
-    interrupt, those under way end their present epoch, which is saved.
+    In turns, so that none is idle before the last epochs. After an error those under way end their
+    epoch.
     """
     threads = torch.get_num_threads()
     try:
@@ -459,10 +432,7 @@ def _take_turns(runs: Sequence[Iterator[int]], workers: int) -> None:
 def _epochs(
     fit: Fit, train: Span, validation: Span, state_folder: Path | None, on_epoch: EpochReport
 ) -> Iterator[int]:
-    """Train a member, and yield the number of epochs done after each.
-
-    With a `state_folder`, it resumes from the state saved there, if any, and saves each epoch.
-    """
+    """Train a member, resuming from and saving to `state_folder`; yield the epochs done."""
     # A restored state has one epoch or more, the last of which is reported again.
     if state_folder is not None and fit.restore(state_folder):
         on_epoch(fit.member, ResumedEpoch(**asdict(fit.epochs[-1])))
@@ -478,10 +448,7 @@ def _epochs(
 
 
 def _epoch(fit: Fit, train: Span) -> float:
-    """Pass once over the training days in the member's own order.
-
-    Return the mean of the objective over batches.
-    """
+    """Pass once over the training days in the member's own order; return the mean objective."""
     fit.network.train()
     order = torch.randperm(len(train.days), generator=fit.order)
     batches = train.days[order].split(fit.member.training.batch_days)
@@ -490,11 +457,9 @@ def _epoch(fit: Fit, train: Span) -> float:
 
 
 def _step(fit: Fit, train: Span, days: Int[Tensor, " days"]) -> Tensor:
-    """Take one step of the optimiser and return the objective.
+    """Take one step of the optimiser and return the objective, by parts of the days.
 
-    The days go through the network in parts, and each part is weighted by its share of the counted
-    stock-days. If the recipe draws stocks for each step and these count on none of the days, there
-    is nothing to learn: no step is taken, and the objective is 0.
+    Where the stocks drawn for it count on none of the days: no step, 0.
     """
     stocks = None
     is_counted = train.counted[days.to(train.counted.device)]  # [days stocks]
@@ -524,10 +489,7 @@ def _step(fit: Fit, train: Span, days: Int[Tensor, " days"]) -> Tensor:
 
 @torch.no_grad()
 def _validate(fit: Fit, span: Span) -> tuple[float, float]:
-    """Return the cross-entropy on a span, and the mean of `Network.correct`.
-
-    Both are means over the counted stock-days.
-    """
+    """Return cross-entropy and `Network.correct`, means over a span's counted stock-days."""
     fit.network.eval()
     device = span.rows.device
     loss = torch.zeros((), device=device)

@@ -1,15 +1,13 @@
 """The look-ahead audit: does anything behind a prediction come from after it was made?
 
-A path from bars to predictions is asked three questions whose answers do not depend on luck. Cut:
-what it says of the sessions up to a day is the same where the history ends on that day, where it
-goes on, and where its later bars are others. Rescale: it is the same after later dividends and
-splits, which multiply earlier prices. Repeat: it is the same when it is asked again. The same means
-equal to the last bit, on CPU. Beside them, the spans of a training must lie apart, and no stock may
-be left out. That these checks find leaks is shown by the tests, which plant some.
+Three questions, whose answers must be equal to the last bit, on CPU. Cut: what a path from bars to
+predictions says up to a day is the same where the history ends there, goes on, or goes on
+otherwise. Rescale: the same after later dividends and splits. Repeat: the same again. Beside them,
+the spans of a training lie apart, and no stock is left out. The tests plant leaks to show that they
+are found.
 
-Trainings are short (`hurried`), and only a part of a large market is audited (`History.cut`): the
-audit is about where rows come from. It does not find a leak that needs more stocks, sessions or
-epochs to show.
+Trainings are short (`hurried`), and a part of a large market is audited (`History.cut`): a leak
+that needs more stocks, sessions or epochs is not found.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -43,10 +41,7 @@ AFTER = {
 
 @dataclass(frozen=True)
 class Finding:
-    """The finding of one check; `at` is the date that it looked at, `detail` one line for people.
-
-    `passed` is None where the check could not be made.
-    """
+    """The finding of one check at a date; `passed` is None where none could be made."""
 
     check: str
     at: pd.Timestamp
@@ -97,9 +92,8 @@ def questions(
 ) -> list[Finding]:
     """Return the findings of cut, rescale and repeat at a date.
 
-    `ask` returns what the path says of the sessions up to the date. Some stocks lack the bar of the
-    date, or the last two, so that a fill from later bars shows. The seed draws these stocks, and
-    the other future. A check fails where nothing is said.
+    `ask` returns what the path says of the sessions up to it; it fails where nothing is said. Some
+    stocks, drawn by the seed, lack the last bar or two, so that a fill from later ones shows.
     """
     whole = history.with_holes(at, seed)
     past = whole.known_at(at)
@@ -149,10 +143,9 @@ def _is_same(answer: Answer, other: Answer) -> bool:
 
 
 def spans_apart(pipeline: Pipeline, history: History, at: pd.Timestamp) -> Finding:
-    """Check the order of a training as of `at`: days to fit, a gap, days to choose epochs, a gap.
+    """Check a training as of `at`: days to fit, a gap, days to choose epochs, a gap.
 
-    All outcomes must be known at `at`: an outcome may depend on prices after the target of its day,
-    so they must be the same where the history ends at `at`.
+    All outcomes are the same where the history ends at `at`.
     """
     train, validation = pipeline.spans(pipeline.windows(history), at)
     other_train, other_validation = pipeline.spans(pipeline.windows(history.known_at(at)), at)
@@ -186,10 +179,7 @@ def _days_with_outcome(windows: Windows) -> pd.DatetimeIndex:
 
 
 def whole_days(pipeline: Pipeline, history: History, at: pd.Timestamp) -> Finding:
-    """Check that every observed stock of `at` and the next `LOOK_AHEAD` days is predicted.
-
-    None may be left out because of its outcome, and none added. The model is trained as of `at`.
-    """
+    """Check that the observed stocks of `at` and `LOOK_AHEAD` days, and no other, are predicted."""
     windows = pipeline.windows(history)
     days = days_around(windows, at, back=0)
     model = pipeline.model(windows, at)
@@ -230,8 +220,8 @@ def _dates(
 ) -> Iterator[tuple[pd.Timestamp, pd.Timestamp]]:
     """Yield `DATES` dates, evenly spread from the latest on, each with that of its training.
 
-    The latest is trained at its own close, the others `LATEST_RETRAINING` days before. Each has
-    `LOOK_AHEAD` days after it and the `training_days` before it; too few raise DtmlError.
+    At its own close for the latest, `LATEST_RETRAINING` days before for others. Raises DtmlError
+    without `LOOK_AHEAD` days after, and `training_days` before.
     """
     windows = pipeline.windows(history)
     as_of = windows.as_of[windows.observed.any(dim=1).numpy()]
@@ -259,11 +249,7 @@ SHOWN = 5  # stocks that a finding names
 
 @dataclass(frozen=True)
 class EarlierList:
-    """A list of constituents as a training recorded it.
-
-    `day` is the last day on which it was known and true: that of the training, or the list's own
-    date if that is earlier.
-    """
+    """A list of constituents as a training recorded it, on the last day on which it was true."""
 
     market: Market
     day: date
@@ -272,9 +258,7 @@ class EarlierList:
 def audit_list(market: Market, earlier: Sequence[EarlierList], at: pd.Timestamp) -> Finding:
     """Check that a market's list has the constituents that earlier lists had on their own day.
 
-    Only earlier lists whose day is before the date of this list are compared, because a list agrees
-    with itself; all are, if this list has no date. Without such an earlier list the check cannot be
-    made: no list can be known before it is recorded for the first time.
+    Those from before this list's date, if it has one; without any, no check can be made.
     """
     own_day = market.constituents_as_of
     comparable = [each for each in earlier if own_day is None or each.day < own_day]
@@ -301,10 +285,7 @@ def audit_list(market: Market, earlier: Sequence[EarlierList], at: pd.Timestamp)
 
 
 def _changes(market: Market, earlier: EarlierList) -> list[str]:
-    """Say which stocks only one of the two lists has as constituents on the day of the earlier one.
-
-    Stocks whose removal the market's list dates after that day are in both.
-    """
+    """Say which stocks only one of two lists has on the day of the earlier one."""
     day = earlier.day
     then, now = (
         {stay.symbol for stay in each.constituents_on(day)} for each in (earlier.market, market)

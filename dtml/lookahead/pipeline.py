@@ -1,8 +1,6 @@
-"""The honest path from bars to predictions, for the look-ahead audit.
+"""The honest path from bars to predictions, as of a night and a backtest, without a store.
 
-It repeats the path of a night and of a backtest without a store; the queries to the store are
-audited where they are made (`flows.audit`). A `History` is what may be read; it can be cut short or
-changed.
+A `History` is what may be read; the store's queries are audited in `flows.audit`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,9 +37,8 @@ DEARER = 4.0  # factor by which its prices may be higher there
 class History:
     """The data that a pipeline may read.
 
-    `bars` is the long frame `symbol, session, open, high, low, close, adj_close, volume`;
-    `sessions` are those of the exchange from the first bar to at least one after the last; `market`
-    knows the memberships.
+    `bars`: `symbol, session, open, high, low, close, adj_close, volume`; `sessions` from the first
+    bar to one after the last; `market` knows the memberships.
     """
 
     bars: pd.DataFrame
@@ -49,10 +46,7 @@ class History:
     market: Market
 
     def known_at(self, at: pd.Timestamp) -> "History":
-        """Return what was known at the close of a session.
-
-        It has no later bar, no later entry and no later exit.
-        """
+        """Return what was known at a session's close: no later bar, entry or exit."""
         return replace(
             self,
             bars=self.bars[self.bars["session"] <= at],
@@ -60,10 +54,7 @@ class History:
         )
 
     def with_holes(self, at: pd.Timestamp, seed: int) -> "History":
-        """Return the history in which some constituents lack the bar of the session `at`.
-
-        Half of these lack the bar of the session before it too.
-        """
+        """Return the history in which some constituents lack the bar of `at`, or also the last."""
         struck = self._some_constituents(at, seed)
         day_before, day = self.sessions[self.sessions <= at][-2:]
         session, symbol = self.bars["session"], self.bars["symbol"]
@@ -72,10 +63,7 @@ class History:
         return replace(self, bars=self.bars[~lost])
 
     def scrambled_after(self, at: pd.Timestamp, seed: int) -> "History":
-        """Return the history with another future after the session `at`.
-
-        The future has other prices, volumes and memberships, rows missing, and stocks that end.
-        """
+        """Return the history with other prices, volumes, memberships and gaps after `at`."""
         generator = np.random.default_rng(seed)
         ended = self._some_constituents(at, seed)
         is_past = self.bars["session"] <= at
@@ -108,10 +96,8 @@ class History:
     def rescaled(self) -> "History":
         """Return the same history as a source restates it after later corporate actions.
 
-        These are a dividend of half the price for every stock, and splits of 4 to 1 for every
-        second stock. Every adjusted close is halved; for every second stock each price is divided
-        by 4 and each volume multiplied by 4. The factors are powers of 2, so that results that do
-        not depend on the scale of past prices stay the same to the last bit.
+        A dividend of half the price for all, splits of 4 to 1 for every second stock: powers of 2,
+        which change no bit of what does not depend on the scale.
         """
         symbols = sorted(self.bars["symbol"].unique())
         is_divided = self.bars["symbol"].isin(symbols[::2])
@@ -122,11 +108,7 @@ class History:
         return replace(self, bars=bars)
 
     def cut(self, *, stocks: int, sessions: int, seed: int) -> "History":
-        """Return a smaller history: some drawn stocks and the index in the last `sessions`.
-
-        All stocks are kept where there are no more than `stocks`. Only sessions in which one of
-        those kept has a bar are counted.
-        """
+        """Return some drawn stocks and the index in the last `sessions` in which one has a bar."""
         generator = np.random.default_rng(seed)
         symbols = np.array(self.market.symbols)
         shuffled = generator.permutation(len(symbols))
@@ -140,12 +122,10 @@ class History:
         return replace(self, bars=self.bars[is_kept], market=market)
 
     def _market_at(self, at: pd.Timestamp, *, change_day: date, leaving: Sequence[str]) -> Market:
-        """Return the market with other memberships after the day `at`, and the same ones up to it.
+        """Return the market with the same memberships up to `at`, and others after it.
 
-        All later entries happen on `change_day`, whichever later day they truly happened on. All
-        later exits are dropped. Instead, the stocks `leaving` leave on `change_day`, whether they
-        had an exit or not; a stay that ended by `at` is left as it is. `NEVER` as the `change_day`
-        drops the later entries too.
+        All later entries happen on `change_day`, on which `leaving` leave; other later exits are
+        dropped. `NEVER` drops the entries too.
         """
         day = at.date()
 
@@ -175,10 +155,7 @@ class History:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The honest way from a history to predictions, in the steps of a night.
-
-    A leak overrides one of them.
-    """
+    """The honest way from a history to predictions, in a night's steps; a leak overrides one."""
 
     experiment: Experiment
 
@@ -220,11 +197,7 @@ class Pipeline:
         return self.fit(train, validation)
 
     def predict(self, ensemble: Ensemble, windows: Windows) -> pd.DataFrame:
-        """Return rows as `dtml.inference.predict` does.
-
-        Days are predicted one at a time, as nights are; at least one day must have an observed
-        stock.
-        """
+        """Return `dtml.inference.predict` a day at a time, as nights are."""
         has_stocks = windows.observed.any(dim=1)
         predictions = []
         for day in has_stocks.nonzero().flatten().tolist():
@@ -233,10 +206,10 @@ class Pipeline:
         return pd.concat(predictions, ignore_index=True)
 
     def said(self, history: History, at: pd.Timestamp, trained: pd.Timestamp) -> Said:
-        """Return the windows of the days up to `at` and the predictions of the last of them.
+        """Return the windows up to `at`, and the predictions of `at` and `LOOK_BACK` days before
+        it.
 
-        The model is trained as of `trained`. Predicted are `at` and `LOOK_BACK` days before it,
-        together with `LOOK_AHEAD` later days, as in a backtest, which are then dropped.
+        By a model as of `trained`, together with `LOOK_AHEAD` later days, as in a backtest.
         """
         windows = self.windows(history)
         rows = self.predict(self.model(windows, trained), days_around(windows, at, back=LOOK_BACK))

@@ -1,8 +1,4 @@
-"""The look-ahead audit of rankers: a day's ranking may not depend on what follows its close.
-
-As in `dtml.lookahead.audit`, a whole path from bars to rankings is asked for a history and for a
-changed one, with a small boosting.
-"""
+"""The look-ahead audit of rankers, with a small boosting: as `dtml.lookahead.audit`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -75,8 +71,8 @@ class RankingPath:
     def said(self, history: History, at: pd.Timestamp) -> Said:
         """Return the ranked features up to `at`, and the rankings of the last `LOOK_BACK` closes.
 
-        The rankers are trained as of `at`. The columns of the rankings are `as_of, predictor,
-        symbol, score, place, probability` (`ranking_of_day`).
+        Trained as of `at`: `as_of, predictor, symbol, score, place, probability`
+        (`ranking_of_day`).
         """
         inputs = self.read(history)
         sessions = inputs.panel.sessions
@@ -93,10 +89,9 @@ class RankingPath:
 
 
 def audit_ranking(path: RankingPath, history: History, *, trains: bool = True) -> list[Finding]:
-    """Check the rankings of a path at the latest date that has `LOOK_AHEAD` sessions after it.
+    """Check the rankings of a path at the latest date with `LOOK_AHEAD` sessions after it.
 
-    Its slopes are checked too if it `trains` its rankers, as the default path does. A history with
-    too few sessions or stocks gives one finding, which says so.
+    With slopes if it `trains`. Too short a history gives one finding, which says so.
     """
     sessions = path.read(history).panel.sessions
     # The outcomes of the training and those of the validation days each take so many sessions.
@@ -117,9 +112,7 @@ def audit_ranking(path: RankingPath, history: History, *, trains: bool = True) -
 def slopes_turn(path: RankingPath, history: History, at: pd.Timestamp) -> Finding:
     """Check that slopes are measured on days to which the rankers were not fitted.
 
-    There, each slope changes its sign where the outcomes of these days are turned round, best to
-    worst; that of rankers which were fitted to them does not. The stock in the middle of a day,
-    which has no side, is left out.
+    There, each slope changes its sign where outcomes are turned round, without the middle stock.
     """
     past = with_known_outcomes(path.read(history), at)
     days = spans_of(past)[0].scored
@@ -138,10 +131,7 @@ def slopes_turn(path: RankingPath, history: History, at: pd.Timestamp) -> Findin
 
 
 def with_known_outcomes(inputs: Ranked, at: pd.Timestamp) -> Ranked:
-    """Return the inputs of the sessions whose outcomes have ended at the close of a session.
-
-    The panel keeps all its sessions, the first of which are these.
-    """
+    """Return the inputs of the sessions whose outcomes have ended at a close."""
     stop = int(inputs.panel.sessions.searchsorted(at, side="right")) - sessions_to(inputs.leg)
     return replace(
         inputs,

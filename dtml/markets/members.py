@@ -1,7 +1,7 @@
 """A table of a market's members, which its file names: from which day to which each was one.
 
-It is a CSV file with the columns `symbol, since, until` and, optionally, `renamed_to`. The key
-`until` of the market's file says whether a member is still one on the day `until`.
+CSV with `symbol, since, until` and perhaps `renamed_to`; the market's `until` says whether a member
+is one on that day.
 """
 
 import csv
@@ -50,10 +50,9 @@ class Row(Definition):
 
 @dataclass(frozen=True)
 class Spell:
-    """A row of the table: a time in which a stock was a member without a break.
+    """A row of the table, at `line`: a time in which a stock was a member without a break.
 
-    `symbol` is the one that it had then, `stock` the one under which its prices are kept. `until`
-    is the first day after the spell; None while it lasts. `line` is that of the file.
+    `symbol` is the one then, `stock` that of its prices; `until` the first day after, or None.
     """
 
     symbol: str
@@ -64,12 +63,11 @@ class Spell:
 
 
 def read_members(listed: Listed, stored: str | None) -> tuple[list[Spell], str]:
-    """Return the spells of the table that a list names, and the text of that table.
+    """Return the spells of the table that a list names, by stock and day, and its text.
 
-    Spells are sorted by stock and first day. `stored` is the table's text where the store kept it;
-    None to read the table's file. Raises UsageError, one line with file, line and symbol, for a row
-    that is incomplete, impossible or ambiguous, for spells of one stock that overlap, and for a
-    file without a row; DefinitionError for a file that cannot be read.
+    `stored` is the text that the store kept. Raises UsageError, with file, line and symbol, for a
+    row incomplete, impossible or ambiguous, overlaps, and no row; DefinitionError for an unreadable
+    file.
     """
     path = listed.members
     assert path is not None
@@ -145,8 +143,8 @@ def _spell(place: str, line: int, cells: Mapping[str, str], *, last_day_counts: 
 def constituents_of(spells: Sequence[Spell], listed: Listed) -> tuple[Constituent, ...]:
     """Return the stays of sorted spells, with the details that a list's `symbols` give its stocks.
 
-    Spells without a break between them, such as those of a stock that was renamed, are one stay.
-    Raises DefinitionError for an entry of `symbols` with dates of its own, or not in the table.
+    Spells without a break are one stay. Raises DefinitionError for an entry with dates, or not in
+    the table.
     """
     renamed = {spell.symbol: spell.stock for spell in spells}
     stocks = {spell.stock for spell in spells}
@@ -188,8 +186,7 @@ def constituents_of(spells: Sequence[Spell], listed: Listed) -> tuple[Constituen
 def refuse_other_counts(market: Market, count: int) -> None:
     """Raise DefinitionError for the first session, up to the list's day, with other members.
 
-    It finds a list whose spells end too early, as too few members are left on the days that such a
-    spell lacks. The list looks ahead: on these days it knows already that a stock will be removed.
+    It finds spells that end too early, which look ahead: they know already who will be removed.
     """
     # Imported only here: the calendar of an exchange takes a second.
     from dtml.prices.sessions import sessions_between

@@ -1,7 +1,4 @@
-"""The contents of a user's own file: features of the stocks of a day.
-
-It may hold a model too, which ranks the stocks by their features.
-"""
+"""The contents of a user's own file: features of a day's stocks, and perhaps a model of them."""
 
 import copy
 import hashlib
@@ -36,9 +33,9 @@ PRICES = ("open", "high", "low", "close", "volume", "value")
 class Bars:
     """The input of a feature: a frame for each of PRICES, a row a session, a column a stock.
 
-    NaN where there is no bar. The last row is the session whose feature is computed. Prices are
-    multiples of the stock's last close, `value` is in currency units, and `volume` is in shares
-    times that close: so no frame tells of a dividend or a split after that session.
+    NaN without a bar; the last row is the session computed. Prices are multiples of the stock's
+    last close, `volume` is shares times it, `value` in currency units: no frame tells of later
+    actions.
     """
 
     def __init__(self, window: Panel) -> None:
@@ -57,10 +54,7 @@ Feature = Callable[[Bars], Any]
 
 
 class OwnCodeError(DtmlError):
-    """An error in a user's own file.
-
-    It ends that file's model for the night, never the night itself.
-    """
+    """An error in a user's own file, which ends its model for the night, never the night."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +66,7 @@ class OwnCode:
 
     @classmethod
     def read(cls, file: Path) -> "OwnCode":
-        """Read a file of UTF-8 text; raise UsageError where it cannot be read.
-
-        A byte order mark, with which some editors begin a file, is no part of the text.
-        """
+        """Read a file of UTF-8 text; raise UsageError where it cannot be read."""
         try:
             return cls(file.name, file.read_text(encoding="utf-8-sig"))
         except OSError as problem:
@@ -96,11 +87,7 @@ class OwnCode:
 
 @dataclass(frozen=True)
 class Loaded:
-    """The contents of a file that was run.
-
-    These are its features by name, its MODEL (None: the product's boosting), and the number of
-    sessions that a feature may read.
-    """
+    """What a file defined: features, MODEL (None: boosting), and the sessions that one reads."""
 
     features: Mapping[str, Feature]
     model: Any
@@ -120,10 +107,8 @@ def seed(code: OwnCode) -> None:
 def load(code: OwnCode) -> Loaded:
     """Run the text in a new module, from fixed seeds, and return what it defines.
 
-    Features are its public functions of `bars`, and the entries of its dict FEATURES, which replace
-    functions of the same name. The random generators of this process are reset (`seed`), and the
-    module stays in `sys.modules`. Raises OwnCodeError where there is no feature, and whatever the
-    text raises.
+    Features are public functions of `bars`, and the entries of FEATURES. Resets this process's
+    random generators. Raises OwnCodeError without a feature, and whatever the text raises.
     """
     seed(code)
     module = ModuleType(MODULE)
@@ -163,8 +148,8 @@ def window_of(panel: Panel, day: int, history: int) -> Panel:
 def values_of(loaded: Loaded, window: Panel) -> Float[ndarray, "stocks features"]:
     """Return every feature of the last session of a window; NaN where missing or infinite.
 
-    In a window of fewer than HISTORY sessions, a feature that fails is missing. Raises OwnCodeError
-    for an answer that is no frame and no series of the stocks, and otherwise what a feature raises.
+    With fewer than HISTORY sessions, one that fails is missing. Raises OwnCodeError for no frame or
+    series of the stocks, and what a feature raises.
     """
     bars = Bars(window)
     values = np.full((len(window.symbols), len(loaded.features)), np.nan)
@@ -189,10 +174,7 @@ def _last_row(name: str, answer: Any, symbols: tuple[str, ...]) -> Float[ndarray
 
 
 def ranks_of(values: Features, there: There) -> Features:
-    """Return the rank of each value within its day, in [-0.5, 0.5], among the stocks of `there`.
-
-    It is NaN for other stocks and for missing values.
-    """
+    """Return the rank of each value within its day, in [-0.5, 0.5], among `there`; else NaN."""
     ranks = [
         ranked(np.where(there, values[..., column], np.nan)) for column in range(values.shape[-1])
     ]
@@ -202,12 +184,10 @@ def ranks_of(values: Features, there: There) -> Features:
 def fit(model: Any, ranks: Features, relative: Grid, days: slice) -> Any:
     """Return a model fitted to the ranked outcomes of some sessions.
 
-    A `model` of None stands for the product's boosting. A user's own is copied first, or created if
-    it is a class. `ranks` are those of the features, [sessions stocks features]; `relative` are the
-    ranks of the outcomes, [sessions stocks] in [-0.5, 0.5]. The model learns from the stock-days of
-    `days` that have an outcome; a classifier, which is a model with `predict_proba`, learns whether
-    the rank is above 0. Where a feature's rank is missing, a user's model reads 0, the middle of
-    the day. A torch module learns one day in each step.
+    None stands for the product's boosting; a user's own is copied or created. `ranks` are [sessions
+    stocks features], `relative` [sessions stocks], in [-0.5, 0.5]. A classifier (`predict_proba`)
+    learns whether the rank is above 0. A missing feature is 0 to a user's model; a torch module
+    learns a day a step.
     """
     has_outcome = np.isfinite(relative[days])  # [days stocks]
     x = ranks[days][has_outcome]  # [rows features], a row for each stock-day, in order of time
@@ -234,9 +214,8 @@ def _fit_module(
 ) -> Any:
     """Return a torch module that has learned one day in each step, by Adam on squared errors.
 
-    The rows are those of all days, one day after the other; `stocks_by_day` counts those of each.
-    A module may set its learning `rate` and its `epochs`. It is changed in place, and torch's
-    global generator is seeded.
+    `stocks_by_day` counts the rows of each day. A module may set its `rate` and `epochs`; torch's
+    generator is seeded.
     """
     import torch
 
@@ -259,10 +238,7 @@ def _fresh(model: Any) -> Any:
 
 
 def scored(model: Any, ranks: Features, there: There) -> Grid:
-    """Return the scores, [days stocks], of a model that is asked for one day at a time.
-
-    `ranks` are [days stocks features]. Scores are NaN where `there`, [days stocks], is false.
-    """
+    """Return a model's scores, [days stocks], asked day by day; NaN where not `there`."""
     scores = np.full(there.shape, np.nan)
     if isinstance(model, Boosting):  # it scores each row alone, so all days can go at once
         scores[there] = model.score(ranks[there])
@@ -285,9 +261,8 @@ def scored(model: Any, ranks: Features, there: There) -> Grid:
 def kept(model: Any, ranks: Features, relative: Grid, days: slice) -> Arrays:
     """Return the arrays to store of a fitted model, from which `restored` makes it again.
 
-    Of the product's boosting and of a torch module these are its numbers. Any other model could be
-    stored only as a pickle, which would run code when it is read. So the rows from which it learnt
-    are stored, as `ranks` and `relative` of a single day, and it is fitted to them again.
+    Its numbers, of boosting and a torch module; of another model, instead of a pickle, which runs
+    code, the rows from which it learnt.
     """
     if isinstance(model, Boosting) or hasattr(model, "state_dict"):
         numbers = asdict(model) if isinstance(model, Boosting) else model.state_dict()

@@ -197,9 +197,8 @@ def write_only_in(folder: Path, needed: Sequence[Path] = (NOWHERE,)) -> None:
 def _landlocked(folder: Path, needed: Sequence[Path] = ()) -> bool:
     """Forbid all writing but in a folder and what is `needed`; return whether the system can.
 
-    A Landlock before version `TRUNCATE_SINCE` cannot forbid cutting a file short. Where the system
-    has Landlock, this process and its children can gain no privileges from then on, such as by
-    sudo. Landlock is called through the C library, as Python has no function for it.
+    Landlock before `TRUNCATE_SINCE` cannot forbid cutting files. No process gains privileges
+    afterwards. It is called through the C library.
     """
     system = ctypes.CDLL(None, use_errno=True)
     if not hasattr(system, "prctl"):  # not Linux

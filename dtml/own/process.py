@@ -36,11 +36,10 @@ class Fitted:
 
 @dataclass(frozen=True)
 class IsolatedCode:
-    """A user's code that runs apart.
+    """A user's code that runs apart; every method raises an OwnCodeError where it fails.
 
-    A feature of a session is computed once, in a process that has been given no later session: with
-    a `folder`, its values are kept there by the text of the file, the window of bars and the
-    session. Every method raises an OwnCodeError that says why the code failed.
+    A feature of a session is computed once, in a process without later ones, and kept in `folder`
+    by text, window and session.
     """
 
     code: OwnCode
@@ -55,10 +54,7 @@ class IsolatedCode:
     def values(
         self, panel: Panel, days: Sequence[int], on_day: Callable[[], object] = lambda: None
     ) -> Features:
-        """Return the features of these positions of a panel: [days stocks features].
-
-        All processors compute them. `on_day` is called after each day.
-        """
+        """Return the features of these positions, [days stocks features], by all processors."""
         history = int(self.description["history"])
         shape = (len(panel.symbols), len(self.description["features"]))
         files = {day: self._file(window_of(panel, day, history)) for day in days}
@@ -99,9 +95,8 @@ class IsolatedCode:
     ) -> tuple[Grid, Fitted]:
         """Fit a model for each fold, a pair of the days to train on and the days to score.
 
-        `relative` are the ranks of the outcomes, and `there` the stock-days to rank, both [sessions
-        stocks]. Returns the scores, [sessions stocks], NaN on days that no fold scores and where
-        `there` is false, and the model of the last fold.
+        `relative` (ranks of outcomes) and `there` are [sessions stocks]. Returns the scores, NaN
+        outside, and the last model.
         """
         days = sorted({day for fold in folds for part in fold for day in _positions(part)})
         ranks = np.full((*there.shape, len(self.description["features"])), np.nan, np.float32)
@@ -122,10 +117,7 @@ class IsolatedCode:
         return scores, Fitted(self.code, self.description, arrays)
 
     def night(self, panel: Panel, there: There, fitted: Fitted) -> Grid:
-        """Return the scores of the last day of a panel, [1 stocks]; NaN where `there` is false.
-
-        `there` is [sessions stocks], of which only the last row is read.
-        """
+        """Return the last day's scores, [1 stocks]; NaN where not `there`, [sessions stocks]."""
         values = self.values(panel, [len(panel.sessions) - 1])
         there = there[-1:]
         _, answers = self._ask(

@@ -1,7 +1,6 @@
 """Run a user's own code, a feature, a model or a feed, in a process of its own.
 
-That process has no variable of this one but those named, and limits on time and memory. This
-protects the night from mistakes, but not from attacks: it may read whatever its user may read.
+It has only named variables, and limits on time and memory: against mistakes, not attacks.
 """
 
 import json
@@ -32,12 +31,10 @@ FIXED_VARIABLES = {
 
 @dataclass(frozen=True)
 class Sandbox:
-    """Hold how one kind of own code is run.
+    """How one kind of own code is run; its faults are raised as `error`.
 
-    `limits` begins the names of the environment variables that change its limits, such as
-    DTML_CODE_SECONDS and DTML_CODE_GIGABYTES; `seconds` is its usual time for a question. Its
-    faults are raised as `error`. With `stays`, a server that has answered waits for the next
-    question; threads that ask at the same time use one each.
+    `limits` begins the names of the variables of its limits, such as DTML_CODE_SECONDS and
+    DTML_CODE_GIGABYTES. With `stays`, a server waits for the next question, one a thread.
     """
 
     program: str
@@ -150,8 +147,7 @@ class Sandbox:
 class Server:
     """A process that runs a program of own code, such as `dtml.own.work`, ready to be asked.
 
-    It forks a child for each question (`dtml.own.confinement.serve`). Its environment has
-    PASSED_ON_VARIABLES and the `variables` named.
+    It forks a child for each question. Its environment has PASSED_ON_VARIABLES and `variables`.
     """
 
     def __init__(self, program: str, variables: Sequence[str] = ()) -> None:

@@ -51,11 +51,7 @@ def _values(_: own.OwnCode, loaded: own.Loaded, question: Question, arrays: Arra
 
 
 def _fold(code: own.OwnCode, loaded: own.Loaded, _: Question, arrays: Arrays) -> Arrays:
-    """Return the `scores` of a fold's days, and the arrays of its model, named "own.…".
-
-    The prefix tells the model's arrays from the scores here, and in a checkpoint from the arrays of
-    other rankers.
-    """
+    """Return the `scores` of a fold's days, and the arrays of its model, named "own.…"."""
     learnt = arrays["learnt"], arrays["relative"], slice(None)
     model = own.fit(loaded.model, *learnt)
     own.seed(code)  # as each night begins

@@ -1,8 +1,7 @@
 """Find splits and dividends that the prices contradict, though each bar is believable.
 
-A split of 11:10 by which earlier prices were not divided is a return of -9.1 %; a dividend that was
-left in the adjusted close is a fall, one that was deducted but never paid is a rise. A single day
-may do so honestly, so these are warnings and no bar is rejected.
+A split of 11:10 by which earlier prices were not divided is a return of -9.1 %; a dividend left in
+the adjusted close is a fall, one deducted but never paid a rise. These are warnings.
 """
 
 import numpy as np
@@ -30,11 +29,9 @@ NORMAL = 1.4826  # standard deviation / median absolute value, of a normal distr
 def doubtful_actions(bars: pd.DataFrame, index_symbol: str, returns: Returns) -> pd.DataFrame:
     """Return symbol, reason and value of each stock whose prices contradict a split or a dividend.
 
-    There is a row for each stock and reason (`UNDIVIDED` or `CONTRADICTED`), sorted by both; the
-    value is in words. Splits are the recorded ones; dividends are those that are recorded, and
-    those that the adjusted closes deduct without a record. `bars` is a bars frame of accepted bars
-    with the history of each stock; `returns` names the price that returns are taken from: where it
-    is the close, no dividend is judged.
+    Reasons: `UNDIVIDED`, `CONTRADICTED`; sorted. Dividends are recorded, or deducted by the
+    adjusted closes. `bars` are accepted bars of a history; where returns are of the close, no
+    dividend is judged.
     """
     stocks = bars[bars["symbol"] != index_symbol]
     if stocks.empty:
@@ -56,11 +53,9 @@ def has_actions(bars: pd.DataFrame) -> "pd.Series[bool]":
 def _daily_changes(bars: pd.DataFrame, returns: Returns) -> pd.DataFrame:
     """Return a row for each bar with its log changes from the bar before, NaN for the first bar.
 
-    Its columns are `symbol`, `session`, `dividend` and `split` of the bar; the log changes `close`,
-    `price` (that of the returns) and `step` (of adj_close / close); `paid`, the dividend as a share
-    of the close before, NaN without one; and `scatter`, the standard deviation of the stock's
-    changes of `price`, at least `LEAST_SCATTER`, estimated by their median size so that outliers do
-    not count.
+    `symbol, session, dividend, split`; log changes `close`, `price` (of returns), `step` (adj_close
+    / close); `paid`, the dividend over the close before; `scatter`, the deviation of `price`, at
+    least `LEAST_SCATTER`, from the median size.
     """
     rows = bars.sort_values(["symbol", "session"], ignore_index=True)
     symbol = rows["symbol"]
@@ -87,11 +82,7 @@ def _daily_changes(bars: pd.DataFrame, returns: Returns) -> pd.DataFrame:
 
 
 def _undivided(days: pd.DataFrame) -> pd.DataFrame:
-    """Return the stocks whose price moves by about the ratio of a split on the day of that split.
-
-    That happens if the prices before were not divided by it. Only a move of more than `UNUSUAL`
-    scatters counts, so that the smallest splits are not judged.
-    """
+    """Return the stocks that move by about a split's ratio, and over `UNUSUAL` scatters."""
     splits = days[days["split"].notna()]
     moved = splits["price"].abs()
     # An undivided price moves by -log(split), a divided one by an ordinary return.
@@ -109,10 +100,7 @@ def _undivided(days: pd.DataFrame) -> pd.DataFrame:
 
 
 def _wrongly_deducted(days: pd.DataFrame) -> pd.DataFrame:
-    """Return the stocks whose adjusted close does not deduct a recorded dividend as it should.
-
-    Days with a split are left out: adj_close / close may then step by the split too.
-    """
+    """Return the stocks whose adjusted close deducts a dividend wrongly, but on a split's day."""
     # As a share of the close before: adj_close / close rises by 1 / (1 - deduction) on the ex-day.
     deduction = -np.expm1(-days["step"])
     bound = np.maximum(DIFFERENCE[0], DIFFERENCE[1] * days["paid"])
@@ -130,11 +118,8 @@ def _wrongly_deducted(days: pd.DataFrame) -> pd.DataFrame:
 def _not_paid(days: pd.DataFrame) -> pd.DataFrame:
     """Return the stocks whose adjusted close deducts a large dividend that was not paid.
 
-    Only the step of adj_close / close shows the deduction: the dividend need not be recorded. Days
-    with a split are left out, as adj_close / close may then step by the split. On the ex-day of a
-    real dividend the close falls by about the deduction, so the price of the returns hardly moves.
-    If none was paid, that price moves by about the step of adj_close / close. A step down, which no
-    dividend explains, counts too if the price falls with it.
+    The price of returns then moves by about the step of adj_close / close; after a real one it
+    hardly moves. A step down counts too if the price falls with it. Days with a split are left out.
     """
     is_large = days["step"].abs() >= LARGE
     along_step = days["price"] * np.sign(days["step"])  # above 0 if it moves as the step does
@@ -150,12 +135,10 @@ def _not_paid(days: pd.DataFrame) -> pd.DataFrame:
 
 
 def _hundredfold_falls(days: pd.DataFrame) -> pd.DataFrame:
-    """Return the stocks that fall by about a hundred times their dividends on their ex-days.
+    """Return the stocks that fall by about a hundred times their dividends: pounds beside pence.
 
-    This is the pattern of dividends in pounds beside prices in pence. Only dividends within `TINY`
-    count, on days without a split. A fall is measured against the median stock of the day, and
-    averaged over the ex-days of a stock. That average must be 50 to 150 times the mean dividend,
-    and above `FEW_ERRORS` standard errors.
+    Only dividends within `TINY`, without a split. The mean fall, against the day's median stock, is
+    50 to 150 times the mean dividend, and above `FEW_ERRORS` standard errors.
     """
     median_change = days["close"].groupby(days["session"]).transform("median")
     days = days.assign(fall=median_change - days["close"])
@@ -189,11 +172,7 @@ def _hundredfold_falls(days: pd.DataFrame) -> pd.DataFrame:
 def _newest_day_of_each_stock(
     symbol: "pd.Series[str]", reason: str, values: list[str]
 ) -> pd.DataFrame:
-    """Return one row for each stock, `symbol, reason, value`, from one for each of its days.
-
-    The value is that of the stock's newest day; after it stands the number of days, if there are
-    several. `symbol` and `values` have an entry for each day, those of a stock in order of time.
-    """
+    """Return `symbol, reason, value` of each stock's newest day, with the number of days."""
     rows = doubts(symbol, reason, values)
     count = rows.groupby("symbol")["value"].transform("size")
     how_many = [f" ({days} days like this)" if days > 1 else "" for days in count]

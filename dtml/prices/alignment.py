@@ -1,13 +1,8 @@
-"""Find an index or a stock whose dates do not match those of the others.
+"""Find an index or a stock whose dates do not match those of the others: look-ahead, if early.
 
-Dates that are a session early are look-ahead, though no bar is bad.
-
-Bars on no session are on one when they are moved a day, and bars that are stored already come back
-beside another session. Both show in a few sessions. The index and the mean of its stocks move
-together on the same session (their correlation is .90 to .98 in seven public sets) but hardly a
-session apart (at most .15), so that a shift shows in any but the shortest history. The same holds
-for single stocks: of the 1,137 stocks of these sets none appears shifted, and 1,132 do when they
-are shifted on purpose.
+The index and the mean of its stocks move together on the same session (correlation .90 to .98 in
+seven public sets), hardly a session apart (at most .15). Of the 1,137 stocks of these sets none
+appears shifted, and 1,132 do when they are shifted on purpose.
 """
 
 import numpy as np
@@ -51,9 +46,8 @@ LARGEST_DIVIDEND = 0.22
 def index_fault(bars: pd.DataFrame, index_symbol: str, returns: Returns) -> str | None:
     """Return what is wrong with the dates or the choice of the index, in words; None if nothing is.
 
-    Either a stock has the closes of the index, or the index is dated early or late against the mean
-    of its stocks. `bars` is a bars frame of accepted bars, one for each symbol and session. An
-    index with `ENOUGH_OF_INDEX` bars or fewer is not judged, nor are such stocks.
+    A stock has its closes, or it is dated early or late against the mean. With `ENOUGH_OF_INDEX`
+    accepted bars or fewer it is not judged.
     """
     if (bars["symbol"] == index_symbol).sum() <= ENOUGH_OF_INDEX:
         return None
@@ -86,13 +80,11 @@ def index_fault(bars: pd.DataFrame, index_symbol: str, returns: Returns) -> str 
 
 
 def shifted_stocks(bars: pd.DataFrame, index_symbol: str, returns: Returns) -> pd.DataFrame:
-    """Return symbol, reason and value of each stock that appears to be dated early or late.
+    """Return symbol, reason and value (words) of each stock that appears to be dated early or late.
 
-    Its returns and the mean return of the others have a correlation that is significantly higher a
-    few sessions apart than on the same session, and at least `LEAST_APART`. The value says so in
-    words. This is a warning, as stocks of exchanges that close at other hours may do so too. `bars`
-    is a bars frame of accepted bars. Fewer than `LEAST_STOCKS` stocks are not judged, nor is a
-    stock with fewer than `ENOUGH` returns.
+    Its returns correlate with the others' mean significantly more a few sessions apart, and at
+    least `LEAST_APART`; a warning, as exchanges close at other hours. Fewer than `LEAST_STOCKS`
+    stocks, or `ENOUGH` returns, are not judged.
     """
     stocks = bars[bars["symbol"] != index_symbol]
     stocks = stocks.assign(price=adjusted_price(stocks, returns))
@@ -123,12 +115,10 @@ def _dated(shift: int) -> str:
 
 
 def _shifts(series: pd.DataFrame, others: pd.DataFrame, enough: int) -> pd.DataFrame:
-    """Return a row for each series of returns: by how many sessions it is dated late.
+    """Return a row for each series of returns, beside its other: by how many sessions it is late.
 
-    `series` and `others` have the same columns, which are compared pair by pair. Columns of the
-    result: `shift`, below 0 for a series dated early and 0 for one that is not shifted; `apart` and
-    `together`, its correlations with its other at the best of `SHIFTS` and on the same session. A
-    series with fewer than `enough` returns is not judged: its shift is 0.
+    `shift` is below 0 for early, 0 with fewer than `enough` returns; `apart` and `together` are the
+    correlations at the best of `SHIFTS` and at 0.
     """
     enough_when_shifted = enough - max(SHIFTS)  # a shift leaves as many sessions without a pair
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -156,14 +146,10 @@ def _correlations(series: pd.DataFrame, others: pd.DataFrame, enough: int) -> "p
 
 
 def redated_symbols(stored: pd.DataFrame, fresh: pd.DataFrame) -> dict[str, int]:
-    """Return the symbols whose stored closes come back beside another session.
+    """Return the symbols whose stored closes come back a session later (1) or earlier (-1).
 
-    The value of each is by how many sessions its fresh bars are dated late: 1, or -1 for bars dated
-    early. Both arguments are bars frames. Only closes that differ from that of the neighbouring
-    session count. More than `MOST_MATCHES` of them, and at least `LEAST_MATCHES`, must come back
-    beside the neighbouring session, and none beside its own. A few closes are enough: in a stock
-    whose price moves, closes of different sessions do not agree to a millionth several times by
-    chance.
+    Of closes that differ from the neighbour's, over `MOST_MATCHES`, and at least `LEAST_MATCHES`,
+    come back beside it, none beside its own.
     """
     # Sorted, so that the shifts below give the closes of the sessions before and after.
     known = stored[["symbol", "session", "close"]].sort_values(["symbol", "session"])
@@ -200,12 +186,9 @@ def _is_same(price: pd.Series, other: pd.Series) -> pd.Series:
 def restated_symbols(stored: pd.DataFrame, fresh: pd.DataFrame) -> list[str]:
     """Return the symbols, sorted, whose past the source has restated since `stored`.
 
-    They are to be fetched again as a whole. Both arguments are bars frames. Only their common
-    sessions are compared, so a fetch should include some stored ones. A dividend changes
-    adj_close / close on every earlier session; an adjusted close that only one of the two has also
-    counts as a change. A split scales the close itself; that is looked for on the oldest common
-    session alone, which a mere correction of the last close does not change. A fresh row without a
-    close is a bar that the source has lost for now, and no restatement.
+    On common sessions: a dividend changes adj_close / close on every earlier one, as does an
+    adjusted close of one side; a split the close, looked for on the oldest alone. A fresh row
+    without a close is no restatement.
     """
     common = stored.merge(fresh, on=["symbol", "session"], suffixes=("", "_fresh"))
     common = common[common["close_fresh"].notna()]
@@ -222,10 +205,8 @@ def restated_symbols(stored: pd.DataFrame, fresh: pd.DataFrame) -> list[str]:
 def rescaled(stored: pd.DataFrame, fresh: pd.DataFrame) -> pd.DataFrame:
     """Return symbol, factor and is_unit of each symbol whose past closes were all multiplied.
 
-    Both arguments are bars frames. `factor` is fresh / stored close, the same on at least
-    `LEAST_MATCHES` common sessions. Left out are factors that the splits explain which only `fresh`
-    has, and, of a symbol whose closes are its adjusted closes, those of a dividend. `is_unit` says
-    that the factor is a power of ten and that volumes did not change, as they do with a split.
+    `factor` is fresh / stored close on `LEAST_MATCHES` common sessions or more, but for new splits
+    and, of closes that are adjusted, dividends. `is_unit`: a power of ten, with the same volumes.
     """
     common = stored.merge(fresh, on=["symbol", "session"], suffixes=("", "_fresh"))
     ratios = pd.DataFrame(
@@ -259,10 +240,9 @@ def rescaled(stored: pd.DataFrame, fresh: pd.DataFrame) -> pd.DataFrame:
 
 
 def twin_stocks(bars: pd.DataFrame, index_symbol: str) -> pd.DataFrame:
-    """Return symbol, reason and value of each stock whose newest bars are those of another one.
+    """Return symbol, reason and value of each stock with the newest `ENOUGH` bars of another one.
 
-    They are its last `ENOUGH`, with at least `LEAST_CLOSES` different closes, and have the same
-    sessions, closes and volumes. `bars` is a bars frame of accepted bars.
+    Sessions, closes, of which `LEAST_CLOSES` differ, and volumes of accepted bars.
     """
     stocks = bars[bars["symbol"] != index_symbol].sort_values(["symbol", "session"])
     newest = stocks.groupby("symbol").tail(ENOUGH)
@@ -279,11 +259,7 @@ def twin_stocks(bars: pd.DataFrame, index_symbol: str) -> pd.DataFrame:
 
 
 def unadjusted_again(stored: pd.DataFrame, fresh: pd.DataFrame) -> list[str]:
-    """Return the symbols, sorted, that have stored adjusted closes and no fresh one.
-
-    Both arguments are bars frames. Symbols without a fresh close are left out: they lack more than
-    their adjusted closes.
-    """
+    """Return the symbols, sorted, with stored adjusted closes but only unadjusted fresh ones."""
     known = stored.loc[stored["adj_close"].notna(), "symbol"].unique()
     priced = fresh[fresh["close"].notna() & fresh["symbol"].isin(known)]
     is_adjusted = priced["adj_close"].notna().groupby(priced["symbol"]).any()
@@ -304,15 +280,12 @@ def judged(bars: pd.DataFrame) -> list[str]:
 
 
 def over_corrected(bars: pd.DataFrame) -> pd.DataFrame:
-    """Return symbol, reason and value of each symbol whose adjusted close rises on its ex-days.
+    """Return symbol, reason and value (words) of each symbol whose adjusted close rises on its
+    ex-days.
 
-    The value is in words. On an ex-day the close falls by about the dividend, and a correct
-    adjusted close hardly moves. A symbol is reported if the mean of its adjusted returns on ex-days
-    is at least `LEAST_EXCESS` and exceeds `ERRORS` standard errors, estimated from all its returns.
-    Ex-days are those on which adj_close / close steps by an amount within `STEP`. The part of an
-    adjusted return beyond that step is news, so the return is clipped to the step. Bars may be in
-    any order. A symbol with fewer than `ENOUGH` bars, with or without an adj_close, is not judged;
-    bars without one are left out.
+    The mean adjusted return there is at least `LEAST_EXCESS`, and exceeds `ERRORS` standard errors.
+    On ex-days adj_close / close steps within `STEP`; returns are clipped to the step: beyond is
+    news. With fewer than `ENOUGH` bars a symbol is not judged.
     """
     rows = bars[bars["symbol"].isin(judged(bars)) & bars["adj_close"].notna()]
     rows = rows.sort_values(["symbol", "session"])

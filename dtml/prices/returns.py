@@ -25,12 +25,10 @@ def doubts(symbols: Iterable[str], reason: str, values: Sequence[str]) -> pd.Dat
 
 
 def traded(bars: pd.DataFrame) -> "pd.Series[bool]":
-    """Return which bars of stocks somebody traded, and anybody could have.
+    """Return which bars of stocks, not of an index, somebody traded, and anybody could have.
 
-    All but the fills of a halt: bars of volume 0 of a stock that had a volume on an earlier bar, or
-    whose single price (open, high, low and close) is the close of the bar before. A missing volume
-    is not 0, and other bars of volume 0 come from a source that does not know the stock's volume.
-    Only earlier bars are looked at. The volume of an index means nothing: leave it out.
+    Not the fills of a halt: volume 0 of a stock with a volume on an earlier bar, or whose single
+    price is the close before. A missing volume is not 0.
     """
     is_silent = bars["volume"] == 0
     if not is_silent.any():
@@ -47,10 +45,9 @@ def traded(bars: pd.DataFrame) -> "pd.Series[bool]":
 def outcome(
     before: Float[ndarray, "*shape"], after: Float[ndarray, "*shape"], max_return: float
 ) -> Float[ndarray, "*shape"]:
-    """Return the return between two prices, a ratio minus 1; NaN where it is not known.
+    """Return the return between two prices of `traded` bars, a ratio minus 1.
 
-    It is known where both prices are, which are those of `traded` bars, and where it is no larger
-    than `max_return`: a larger move is taken for a corporate action, not for a return.
+    NaN unknown, and above `max_return`: a corporate action.
     """
     change = np.asarray(after / before - 1)
     change[np.abs(change) > max_return] = np.nan
@@ -68,10 +65,7 @@ def adjusted_price(bars: pd.DataFrame, returns: Returns) -> "pd.Series[float]":
 def on_grid(
     bars: pd.DataFrame, name: str, sessions: pd.DatetimeIndex, symbols: Sequence[str]
 ) -> Float[ndarray, "sessions stocks"]:
-    """Return a column of a bars frame by session and symbol, NaN where there is no bar.
-
-    Bars of other sessions and symbols are left out.
-    """
+    """Return a column of a bars frame by session and symbol, NaN where there is no bar."""
     # The row and the column of each bar in the grid, -1 for a session or symbol that is not in it.
     row = sessions.get_indexer(pd.DatetimeIndex(bars["session"]))
     column = pd.Index(symbols).get_indexer(pd.Index(bars["symbol"]))
@@ -92,10 +86,7 @@ def sessions_met(bars: pd.DataFrame, sessions: pd.DatetimeIndex) -> pd.DatetimeI
 def returns_of(
     rows: pd.DataFrame, bars: pd.DataFrame, returns: Returns, max_return: float = np.inf
 ) -> Float[ndarray, " rows"]:
-    """Return the `outcome` of each row from `as_of` to `target`.
-
-    It is NaN where its symbol lacks a bar that was `traded`.
-    """
+    """Return the `outcome` of each row from `as_of` to `target`; NaN without a `traded` bar."""
     price = _traded_price(bars, returns).set_index(["symbol", "session"])["price"]
     before, after = (
         price.reindex(pd.MultiIndex.from_frame(rows[["symbol", day]])).to_numpy()
@@ -117,10 +108,7 @@ def returns_between(
     returns: Returns,
     max_return: float = np.inf,
 ) -> Float[ndarray, "days stocks"]:
-    """Return the `outcome` of each stock from each `as_of` to its `target`.
-
-    It is NaN where a stock lacks a bar that was `traded`.
-    """
+    """Return each stock's `outcome` from `as_of` to `target`; NaN without a `traded` bar."""
     priced = _traded_price(bars, returns)
     prices = priced.pivot(index="session", columns="symbol", values="price")
     prices = prices.reindex(columns=list(symbols))
@@ -131,12 +119,9 @@ def returns_between(
 def index_of_constituents(market: Market, bars: pd.DataFrame, level: float = BASE) -> pd.DataFrame:
     """Return the bars of a market's index as the equal-weight mean of its constituents.
 
-    It is rebalanced every session. `bars` are accepted bars; if no stock of the market has any, the
-    index has none either. It closes at `level` on the first session with a bar. From each session
-    to the next it changes by the mean return of the stocks that are constituents on the later one
-    and have a `traded` bar on both; it does not change where there is no such stock. Open, high
-    and low are means too, so that the close is between low and high, though the stocks reach theirs
-    at different times. The adjusted close is the close, and the volume is missing.
+    Rebalanced every session, from `level` on the first with an accepted bar: by the mean return of
+    the constituents of the later session with a `traded` bar on both, else unchanged. Open, high
+    and low are means too. The adjusted close is the close; the volume is missing.
     """
     symbols = market.symbols
     stocks = bars[bars["symbol"].isin(symbols)]
@@ -173,28 +158,19 @@ def index_of_constituents(market: Market, bars: pd.DataFrame, level: float = BAS
 
 
 def _mean(relative: Float[ndarray, "sessions stocks"]) -> Float[ndarray, " sessions"]:
-    """Return the mean of prices relative to the closes before.
-
-    It is 1, no change, where none is known.
-    """
+    """Return the mean of prices relative to the closes before; 1 where none is known."""
     is_known = np.isfinite(relative).any(axis=1, keepdims=True)
     filled = np.where(is_known, relative, 1.0)
     return np.asarray(np.nanmean(filled, axis=1))
 
 
 def published_labels(change: Float[ndarray, "*shape"]) -> Int[ndarray, "*shape"]:
-    """Return 1 for a rise, -1 for a fall (section 4.1 of Yoo et al., KDD 2021).
-
-    A return between the thresholds is 0, and so is an unknown one.
-    """
+    """Return 1 for a rise, -1 for a fall (section 4.1 of Yoo et al., KDD 2021), else 0."""
     return np.select([change >= RISE, change <= FALL], [1, -1], default=0)
 
 
 def labelled(change: Float[ndarray, "*shape"], protocol: LabelProtocol) -> Bool[ndarray, "*shape"]:
-    """Return which returns count under a protocol.
-
-    They are known and, under the paper's protocol, large enough for a label.
-    """
+    """Return which returns are known and, under the paper's protocol, large enough for a label."""
     is_known = np.isfinite(change)
     if protocol == "all":
         return np.asarray(is_known)

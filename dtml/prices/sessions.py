@@ -59,10 +59,9 @@ class _Exchange:
 
 
 def sessions_between(calendar: AnyCalendar, first: date, last: date) -> pd.DatetimeIndex:
-    """Return the sessions of an exchange from first to last, both included.
+    """Return the sessions of an exchange from first to last, both included: naive midnights.
 
-    They are naive midnights in nanoseconds, ascending; empty when there are none. Raises UsageError
-    before the calendar begins, DtmlError after it ends.
+    Raises UsageError before the calendar begins, DtmlError after it ends.
     """
     if last < first:
         return _exchange(calendar).sessions[:0]
@@ -73,10 +72,7 @@ def sessions_between(calendar: AnyCalendar, first: date, last: date) -> pd.Datet
 
 
 def sessions_up_to(calendar: AnyCalendar, last: date, count: int | None = None) -> pd.DatetimeIndex:
-    """Return the last `count` sessions up to and including a day.
-
-    Without a count, return all since the calendar begins.
-    """
+    """Return the last `count` sessions up to and including a day, or all of the calendar."""
     sessions = sessions_between(calendar, _exchange(calendar).first, last)
     return sessions if count is None else sessions[-count:]
 
@@ -94,10 +90,7 @@ def next_session(calendar: AnyCalendar, day: date) -> date:
 
 
 def next_known_session(calendar: AnyCalendar, day: date) -> date | None:
-    """Return the first session strictly after a day; None where the calendar ends before it.
-
-    Some exchanges publish the sessions of the next year in the last days of this one.
-    """
+    """Return the first session strictly after a day; None where the calendar ends before it."""
     if day >= _exchange(calendar).last:
         return None
     return next_session(calendar, day)
@@ -132,11 +125,7 @@ def _moment(calendar: AnyCalendar, day: date, name: str) -> datetime:
 
 
 class UsualWeek(NamedTuple):
-    """When an exchange usually closes.
-
-    `close` is the time since a session's local midnight: a close at midnight is 24 hours after the
-    session's own. Of the `weekdays`, Monday is 0.
-    """
+    """When an exchange usually closes, after local midnight, and its `weekdays` (Monday 0)."""
 
     close: timedelta
     weekdays: frozenset[int]
@@ -144,11 +133,10 @@ class UsualWeek(NamedTuple):
 
 
 def usual_week(calendar: AnyCalendar, day: date) -> UsualWeek:
-    """Return the most common close and weekdays of the year that begins on a day.
+    """Return the most common close and weekdays of the year from a day on, or the last that is
+    known.
 
-    Where the calendar ends before that year does, or before the day, it is the last year that the
-    calendar knows: some exchanges publish the next year's sessions in its last days. Raises
-    UsageError for a day before the calendar begins.
+    Raises UsageError for a day before the calendar begins.
     """
     exchange = _exchange(calendar)
     if day < exchange.first:
@@ -169,11 +157,7 @@ def usual_week(calendar: AnyCalendar, day: date) -> UsualWeek:
 
 
 def sessions_a_year(calendar: AnyCalendar) -> int:
-    """Return the mean number of sessions of a year: 252 on XNYS, 365 on 24/7.
-
-    Those of ten years are counted; of a calendar that begins later, those of its first year, as far
-    as it is known.
-    """
+    """Return the mean sessions of a year, over ten years or the first: 252 on XNYS, 365 on 24/7."""
     exchange = _exchange(calendar)
     first = max(_COUNTED[0], exchange.first)
     last = min(max(_COUNTED[1], first + _YEAR), exchange.last)
@@ -184,11 +168,10 @@ def sessions_a_year(calendar: AnyCalendar) -> int:
 def last_closed_session(
     calendar: AnyCalendar, now: datetime, grace: timedelta = timedelta(minutes=30)
 ) -> date:
-    """Return the last session whose close lies at least `grace` before now.
+    """Return the last session whose close lies at least `grace`, for auction and source, before
+    now.
 
-    `now` may be in any time zone. The grace leaves time for the closing auction and for the source
-    to publish it. Raises UsageError for a naive now and for one before the first session has
-    closed, DtmlError when the calendar ends before now.
+    Raises UsageError for a naive now or before the first close, DtmlError after the calendar.
     """
     if now.tzinfo is None:
         raise UsageError(f"the time {now} has no time zone; add one, such as {now}+00:00")
@@ -226,9 +209,8 @@ def _exchange(calendar: AnyCalendar) -> _Exchange:
 def _with_given_sessions(library: _Exchange, calendar: Calendar) -> _Exchange:
     """Return the library's exchange with the sessions that a user's calendar adds and removes.
 
-    After the library's last session, each usual weekday up to `known_to` is added. Of all days,
-    `holidays` are removed and `extra` ones added. Sessions that the library does not have open and
-    close at the exchange's usual local times.
+    After the library's last one each usual weekday up to `known_to`; without `holidays`, with
+    `extra`. New ones open and close at the usual local times.
     """
     week = usual_week(calendar.code, library.last)  # of the last year that the library knows
     # None where the user's calendar knows no later day.
@@ -277,10 +259,7 @@ def _known_exchange(code: str) -> _Exchange:
 def _moments(
     library: _Exchange, moments: pd.DatetimeIndex, sessions: pd.DatetimeIndex, usual: timedelta
 ) -> pd.DatetimeIndex:
-    """Return when sessions open or close, in UTC: as in the library, else `usual` after midnight.
-
-    `moments` are those of the library's sessions. Midnight is the exchange's.
-    """
+    """Return when sessions open or close, in UTC: the library's `moments`, else as `usual`."""
     library_moments = pd.Series(moments, index=library.sessions).reindex(sessions)
     local = (sessions + usual).tz_localize(library.timezone).tz_convert("UTC")
     filled = library_moments.fillna(pd.Series(local, index=sessions))
@@ -305,10 +284,7 @@ def _position(exchange: _Exchange, day: date) -> int:
 
 
 def _exchange_that_knows(calendar: AnyCalendar, *days: date) -> _Exchange:
-    """Return an exchange, having checked that its calendar knows these days.
-
-    Raises UsageError for a day before it begins, DtmlError for one after it ends.
-    """
+    """Return an exchange; raises UsageError before its calendar begins, DtmlError after it ends."""
     exchange = _exchange(calendar)
     for day in days:
         if day < exchange.first:

@@ -19,8 +19,7 @@ OUTCOME_COLUMNS = ("symbol", "status", "rows", "detail")
 class Fetched:
     """The unchecked answer of a source: the bars received, and an outcome for each symbol.
 
-    `bars` has `dtml.prices.bars.BAR_COLUMNS`; `outcomes` has `OUTCOME_COLUMNS`: status is one of
-    `Status`, rows the number of bars, detail one line for people (empty when ok).
+    `dtml.prices.bars.BAR_COLUMNS`; `OUTCOME_COLUMNS`: status (`Status`), rows, detail for people.
     """
 
     bars: pd.DataFrame
@@ -36,8 +35,7 @@ class Fetched:
     ) -> "Fetched":
         """Return an answer with the bars of each symbol of `first` from its own first session.
 
-        Other bars in `bars` are dropped. A symbol that has none left is `malformed`, for the reason
-        given there, or else `no_data`, for the reason that `missing` gives.
+        One without is `malformed`, for the reason given there, or `no_data`, as `missing` says.
         """
         # Missing for a symbol that was not asked for, so that its bars are dropped too.
         first_of_bar = pd.to_datetime(bars["symbol"].map(dict(first)))
@@ -75,16 +73,13 @@ class Source(Protocol):
         return None
 
     def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
-        """Return the bars of each symbol of `first`, the index too.
-
-        They reach from the symbol's first session to `last`, both included.
-        """
+        """Return the bars of each symbol, the index too, from its first session to `last`."""
 
 
 def known_source(name: str) -> str:
-    """Return the name of a source that a user gave, the path of a file made absolute.
+    """Return the name of a source that a user gave, a path made absolute.
 
-    Raises UsageError for a name that is neither built in nor installed, and for a missing file.
+    Raises UsageError for a name neither built in nor installed, and for a missing file.
     """
     if is_feed_file(name):
         file = Path(name).absolute()  # a run of the service works in another folder
@@ -106,11 +101,9 @@ def open_source(
 ) -> Source:
     """Return the source named `name`; `prices` and `index` are the paths that `files` reads.
 
-    A name that is not built in is that of a user's own feed: the path of its file, or an installed
-    feed. A relative path begins at the folder of the market's file if that file names it, else at
-    the working folder. Raises UsageError for an unknown name, for `files` without prices, for paths
-    given with any other source, for `index` where the market's index is computed from its
-    constituents, and for prices or a feed's file that cannot be opened.
+    A name not built in is a user's own feed, installed or a file, relative to the market's file
+    that names it. Raises UsageError for an unknown name, `files` without prices, paths with any
+    other source, `index` for a computed index, and what cannot be opened.
     """
     if index is not None and market.index.of_constituents:
         raise UsageError(

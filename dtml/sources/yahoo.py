@@ -1,10 +1,8 @@
 """Bars from Yahoo Finance through the unmodified yfinance client, one request for each symbol.
 
-Yahoo's prices are already adjusted for splits, its adjusted close for dividends too, and both are
-restated over the whole past after every such event. By default yfinance hides failures as empty
-tables; here every symbol has an outcome, and the bars that arrived before a failure are returned.
-yfinance takes a refused request for a stock without data and a close for a missing adjusted close,
-and leaves pence and foreign dividends as they are: its session reads each answer first.
+Yahoo's prices are adjusted for splits, its adjusted close for dividends too, restated after each
+event. yfinance hides failures as empty tables, and misreads refusals, missing adjusted closes,
+pence and foreign dividends: its session reads each answer first, and every symbol has an outcome.
 """
 
 import atexit
@@ -57,10 +55,7 @@ class AnswerOfYahoo(Response):
     """A response of the session that yfinance uses."""
 
     def json(self) -> Json:  # type: ignore[override] # no caller here gives options of the parser
-        """Return the chart that yfinance reads, in currency units; raise AnswerError without one.
-
-        yfinance calls this for charts alone.
-        """
+        """Return the chart that yfinance reads, in currency units; AnswerError without one."""
         host = urlsplit(self.url).hostname or "an unknown host"
         return read_chart(self.status_code, host, self.content)
 
@@ -68,12 +63,9 @@ class AnswerOfYahoo(Response):
 def read_chart(http_status: int, host: str, content: bytes) -> Json:
     """Return Yahoo's answer to a request for a chart, in currency units.
 
-    Prices in pence and the like are divided by 100. Adjusted closes that Yahoo left out are null;
-    an index pays no dividends, so its closes are taken. A dividend in another currency than the
-    prices is left out; the adjusted closes still deduct it. A chart that says that there is no data
-    is returned as it is: yfinance recognises it.
-
-    Raises AnswerError for a refused request, a web page, and whatever else is no chart.
+    Prices in pence are divided by 100; adjusted closes left out are null, an index's its closes; a
+    dividend in another currency is left out. A chart without data is returned as it is. Raises
+    AnswerError for a refused request, a web page, and whatever else is no chart.
     """
     answer = _parsed(content)
     is_page = content.lstrip().startswith(b"<")
@@ -108,10 +100,7 @@ def _parsed(content: bytes) -> Json:
 
 
 def _reason(answer: Json) -> str:
-    """Return Yahoo's own words for why it gives no data, empty if it gives none.
-
-    They are in the only member of the object, `chart` or `finance`.
-    """
+    """Return Yahoo's own words, in `chart` or `finance`, for why it gives no data, or ""."""
     for part in answer.values():
         error = part.get("error") if isinstance(part, dict) else None
         if isinstance(error, dict):
@@ -120,10 +109,7 @@ def _reason(answer: Json) -> str:
 
 
 def _convert(result: Json) -> None:
-    """Convert the prices and the distributions of a result, in place, to units of their currency.
-
-    A distribution in another currency than the prices is removed.
-    """
+    """Convert prices and distributions in place to currency units, without foreign ones."""
     meta = result.get("meta") or {}
     quoted_in = meta.get("currency") or ""
     currency, unit = UNITS.get(quoted_in, (quoted_in, 1))
@@ -143,9 +129,9 @@ def _convert(result: Json) -> None:
 
 
 def _in_currency(event: Json, quoted_in: str) -> Json | None:
-    """Return a dividend in whole units of the currency of the prices; None if it is in another.
+    """Return a dividend in whole units of the prices' currency; None if it is in another.
 
-    Without a currency of its own it is in the unit of the prices, which `quoted_in` names.
+    By default it is in their unit, `quoted_in`.
     """
     currency, _ = UNITS.get(quoted_in, (quoted_in, 1))
     paid_in = event.get("currency") or quoted_in
@@ -200,11 +186,11 @@ class YahooSource(Source):
     name: str = "yahoo"
 
     def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
-        """Return the bars of each symbol from its first session to `last`, as adjusted today.
+        """Return the bars of each symbol from its first session to `last`, as adjusted today, even
+        under way.
 
-        A session under way may be among them. At the first rate limit, or after `OUTAGE` symbols in
-        a row without a usable answer, the symbols left are `not_asked`. Raises UsageError for a
-        symbol that the market does not list.
+        At the first rate limit, or after `OUTAGE` symbols in a row without an answer, the rest is
+        `not_asked`. Raises UsageError for a symbol that the market does not list.
         """
         names = {stock.symbol: stock.source_symbol for stock in self.market.constituents}
         names[self.market.index.symbol] = self.market.index.source_symbol
@@ -252,10 +238,7 @@ class _Batch:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def ask(self, symbol: str, source_symbol: str, first: date) -> _Answer:
-        """Request the bars of one symbol since `first`, unless an earlier answer stopped the batch.
-
-        `symbol` is the market's, `source_symbol` Yahoo's. An answer without bars gives the reason.
-        """
+        """Request the bars of one symbol since `first`, unless the batch has stopped."""
         # Read without the lock: requests that are under way when the batch stops are completed.
         if self.stopped:
             return _Answer("not_asked", self.stopped, no_bars())
@@ -317,10 +300,7 @@ class _Batch:
 
 
 def _bars(table: pd.DataFrame, symbol: str, first: date, last: date) -> pd.DataFrame:
-    """Return the bars frame of one answer, from `first` to `last`.
-
-    The index of `table` is midnight in the exchange's time zone.
-    """
+    """Return the bars frame of one answer, whose index is midnight in the exchange's zone."""
     columns = list(COLUMNS.values())
     with_gains = table.assign(Dividends=_distributions(table))
     renamed = with_gains.rename(columns=COLUMNS)[columns].astype(np.float64)
@@ -334,11 +314,10 @@ def _bars(table: pd.DataFrame, symbol: str, first: date, last: date) -> pd.DataF
 
 
 def _distributions(table: pd.DataFrame) -> "pd.Series[float]":
-    """Return the cash paid per share in each session: the dividend, and the capital gain of a fund.
+    """Return the cash paid per share in each session: the dividend, and a fund's capital gain.
 
-    The dividend of some funds already contains the capital gain (yfinance#2666). It is taken to
-    contain it where it is at least as large as the gain and the close falls by about the dividend
-    rather than by dividend and gain. Where a close is missing, the two are added.
+    Some dividends contain the gain (yfinance#2666): where it is at least as large, and the close
+    falls by about the dividend alone.
     """
     dividend = table["Dividends"]
     if "Capital Gains" not in table:  # yfinance has it for funds alone
@@ -363,20 +342,13 @@ def _client(source_symbols: list[str], timezone: str) -> Any:
 
 @cache
 def _session() -> "Session[AnswerOfYahoo]":
-    """Return the session of this process, which is yfinance's own but for the reading of answers.
-
-    It is the same for every fetch: the client keeps cookies in it.
-    """
+    """Return this process's session, yfinance's but for reading answers, with its cookies."""
     return Session(impersonate="chrome", response_class=AnswerOfYahoo)
 
 
 @cache
 def _quiet_client() -> Any:
-    """Import yfinance and set it up once for this process.
-
-    It raises failures, and its warnings and log are off. Its caches are in a temporary folder of
-    this process, which is deleted at exit.
-    """
+    """Import yfinance once: it raises failures, is silent, and caches in a temporary folder."""
     import yfinance
 
     # It turns its own warnings on when imported.

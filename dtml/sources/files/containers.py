@@ -1,6 +1,6 @@
 """What holds a table of prices: a file, packed or not, or a member of a zip archive.
 
-The beginning of a file says what it is, not its name: people rename files, and programs pack them.
+Its beginning says what it is, not its name.
 """
 
 import bz2
@@ -57,10 +57,10 @@ def require_room(size: int) -> None:
 
 @dataclass(frozen=True)
 class Container:
-    """One table as it is stored: a file, or a member of a zip archive.
+    """One table as it is stored: a file, or a member of an archive, which stays open for all of
+    them.
 
-    `place` is the path that errors name. The archive stays open, as one of thousands of members
-    takes long to open; its members share it.
+    `place` is the path that errors name.
     """
 
     place: Path
@@ -89,10 +89,7 @@ class Container:
 
     @contextmanager
     def readable(self) -> Iterator[None]:
-        """Turn any error of reading the table into a UsageError of one line.
-
-        The content may be anything, whatever the file's name says.
-        """
+        """Turn any error of reading the table into a UsageError of one line."""
         try:
             yield
         except (
@@ -115,10 +112,9 @@ class Container:
 
 
 def containers_of(file: Path) -> list[Container]:
-    """Return the tables that a file holds: the members of a zip archive, or itself.
+    """Return the tables that a file holds: the members of a zip archive, or itself, as a workbook.
 
-    A workbook is itself one table, although it is a zip archive. Raises UsageError for an archive
-    of too many tables.
+    Raises UsageError for an archive of too many.
     """
     with Container(file).readable():
         if not zipfile.is_zipfile(file):
@@ -139,10 +135,7 @@ def containers_of(file: Path) -> list[Container]:
 
 
 def is_table(path: Path) -> bool:
-    """Say whether a file of this name may hold prices.
-
-    Hidden files do not, nor what macOS puts beside each file (`._AAA.csv`, `__MACOSX`).
-    """
+    """Say whether a name may hold prices: not hidden, nor macOS's (`._AAA.csv`, `__MACOSX`)."""
     is_hidden = any(part.startswith(".") or part == "__MACOSX" for part in path.parts)
     return not is_hidden and ENDING.search(path.name) is not None
 
@@ -150,8 +143,8 @@ def is_table(path: Path) -> bool:
 def csv_of_workbook(content: bytes) -> bytes:
     """Return the one sheet of a workbook that holds something, as CSV in UTF-8.
 
-    Raises ValueError where openpyxl is missing or cannot read the workbook, unless exactly one
-    sheet holds something, and once it has more bytes than `BOUND`, unpacked or as cells.
+    Raises ValueError where openpyxl cannot, for another number of sheets, and for over `BOUND`
+    bytes.
     """
     with ZipFile(BytesIO(content)) as archive:
         if WORKBOOK not in archive.namelist():
@@ -200,8 +193,7 @@ def _filled_rows(sheet: Any) -> pd.DataFrame:
 def tables_of(place: Path) -> list[Container]:
     """Return the tables of a file, an archive or a folder, sorted by their paths.
 
-    Raises UsageError for a path that does not exist, for an ending that is none of a table, and for
-    a folder without a table.
+    Raises UsageError for a missing path, another ending than a table's, and a folder without one.
     """
     if not place.is_dir():
         if not place.is_file():

@@ -1,6 +1,6 @@
 """What the columns of a file mean: those of a dialect, our own, or what a market's file names.
 
-A dialect is recognised by its headers, and never guessed between two.
+A dialect is recognised by its headers, never guessed.
 """
 
 import tomllib
@@ -88,11 +88,9 @@ def other_names() -> dict[str, str]:
 
 
 def recognised(header: Sequence[str], place: Path) -> Dialect:
-    """Return the layout to which these headers belong, our own if to none of others.
+    """Return the layout to which these headers belong, else our own.
 
-    They must contain the layout's `signature`, and none of the headers that it is `without`. A
-    layout without a signature is recognised by its shape elsewhere. Raises UsageError, which names
-    the file `place`, where they belong to two layouts.
+    They contain its `signature` and nothing that it is `without`. Raises UsageError where two fit.
     """
     keys = {header_key(name) for name in header}
     known = [
@@ -131,7 +129,7 @@ class Layout:
 
     - header: as the file writes it;
     - columns: the position of each of `BAR_COLUMNS` that the file has;
-    - dialect: with what the market's file states in the place of the dialect's own.
+    - dialect: with what the market's file states.
     """
 
     header: Sequence[str]
@@ -164,10 +162,7 @@ class Layout:
         return {name: ours for name, ours in seeming.items() if ours and ours not in self.columns}
 
     def is_wide(self) -> bool:
-        """Say whether there is a column of closes for each of two stocks or more, beside dates.
-
-        The other headers are then symbols: none is the name of something of a stock.
-        """
+        """Say whether the headers are dates and two or more symbols, each of a column of closes."""
         signatures = {header for dialect in dialects().values() for header in dialect.signature}
         fields = {*NAMES, *other_names(), *_tables()["fields"]["names"], *signatures}
         dates = self.columns.get("session")
@@ -210,12 +205,9 @@ class Layout:
 
 
 def layout_of(header: Sequence[str], stated: Columns, place: Path) -> Layout:
-    """Return what the columns of a file mean.
+    """Return what the columns of a file mean; what [columns] of a market's file states goes first.
 
-    What a market's file states in [columns], `stated`, goes before what is recognised. Raises
-    UsageError, which names the file `place`, for two columns of one meaning, for a missing column
-    that is stated or that the dialect needs, and for the columns of two dialects unless [columns]
-    names columns.
+    Raises UsageError for two columns of one meaning, a missing one, and columns of two dialects.
     """
     try:
         dialect = recognised(header, place)

@@ -50,7 +50,7 @@ class PriceFile:
 
     - timezone: the exchange's, in which instants become dates;
     - market_symbols: the market's symbols by the names that files may use for them;
-    - zero_filled: such names of digits by what is left of them without leading zeros.
+    - zero_filled: names of digits by what is left without leading zeros.
     """
 
     table: Table
@@ -91,7 +91,7 @@ class PriceFile:
         """Return the bars of some symbols from `first` to `last`, in the order of the file.
 
         Raises UsageError for a text that is no number, and for rows that are no daily bars of one
-        stock by the dialect's entries.
+        stock.
         """
         _, known, codes = self._symbols
         is_asked = np.array([symbol in symbols for symbol in known])[codes]
@@ -134,9 +134,9 @@ class PriceFile:
 
     @cached_property
     def sessions(self) -> ndarray:
-        """Return the date of every row as datetime64[ns]; each distinct value is parsed once.
+        """Return the date of every row as datetime64[ns].
 
-        Raises UsageError for the first row without a date, and for dates with two readings.
+        Raises UsageError for a row without a date, and for dates with two readings.
         """
         formats = self.layout.dialect.dates
         values, codes = self.table.distinct(self.layout.columns["session"])
@@ -150,11 +150,10 @@ class PriceFile:
 
     @cached_property
     def _symbols(self) -> tuple[list[str], list[str], ndarray]:
-        """The distinct symbols as they are written and as they are meant, and that of each row.
+        """The distinct symbols as written and as meant, and that of each row; else the file's name.
 
-        A file without a column of them is named after its stock. A number that has lost its leading
-        zeros means the market's symbol. Raises UsageError for a value that is no text, unless it is
-        a number that the market lists, and for a row without a symbol.
+        A number may lack its leading zeros. Raises UsageError for a row without a symbol, or of no
+        text.
         """
         if not self.has_symbols:
             symbol = self.market_symbols.get(self.stem, self.stem)
@@ -217,10 +216,7 @@ class PriceFile:
         return numbers
 
     def _convert(self, bars: pd.DataFrame, rows: ndarray) -> None:
-        """Bring bars into the common units, in place, and add the columns that the file leaves out.
-
-        `rows` are their positions in the table.
-        """
+        """Bring bars of these rows into the common units, in place, and add columns left out."""
         dialect = self.layout.dialect
         prices = [name for name in PER_SHARE if name in bars]
         if dialect.absolute:
@@ -249,11 +245,7 @@ class PriceFile:
         return factors.where(factors > 0)
 
     def _require_daily_bars(self, rows: ndarray) -> None:
-        """Raise UsageError for rows that are no daily bars of one stock, by the dialect's entries.
-
-        These are rows with another value than the dialect's daily bars have, such as bars of
-        minutes, and those of a symbol that stands for two securities.
-        """
+        """Raise UsageError for rows that are no daily bars of one stock, as of minutes."""
         dialect = self.layout.dialect
         for header, value in dialect.only.items():
             position = self.table.position(header)
@@ -293,10 +285,8 @@ def read_price_file(
 ) -> PriceFile:
     """Read a table of prices, and say what its columns mean.
 
-    Two kinds of table come back with a row for each stock and date, and as a dialect that follows
-    from their shape instead of their headers: those with two names for each column, a field and a
-    ticker (`yfinance`), and those with a column of closes for each stock (`wide`). A first or last
-    column without a name that begins with a date is that of the dates.
+    Those with two names a column, field and ticker (`yfinance`), or closes of a stock (`wide`), get
+    a row for each stock and date. A nameless first or last column of dates is that of the dates.
     """
     place = container.place
     table = read_table(container, stated).with_constants(partitions(container, stated))
@@ -336,10 +326,7 @@ def read_price_file(
 
 
 def partitions(container: Container, stated: Columns) -> dict[str, str | None]:
-    """Return the symbol and the date that folders named key=value give to all rows, by header.
-
-    The header is our own, or the one that the market's file names.
-    """
+    """Return the symbol and the date that folders named key=value give to all rows, by header."""
     stated_headers = {header_key(name) for name in stated.headers.values()}
     known = {**other_names(), **NAMES}
     ours = {"symbol": "symbol", "session": "date"}

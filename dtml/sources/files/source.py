@@ -33,12 +33,10 @@ RECENT = 20  # last dates of the prices, whose median number of stocks is the us
 
 
 class FileSource(Source):
-    """The bars of `market` in `prices`, a file or a folder, and of its index in `index`.
+    """The bars of `market` in `prices`, a file or a folder, and of its index in `index` or there.
 
-    Without `index` the index is looked up among the prices. An index file that holds a single
-    symbol is the market's index, whatever its name there. Files may use the market's symbols or
-    Yahoo's; bars carry the market's. In a folder, a file without a column of symbols is named after
-    its stock. Raises UsageError when a path does not exist or has another ending than a table's.
+    An index file of a single symbol is the index. Files use the market's symbols, Yahoo's, or their
+    own names. Raises UsageError for a missing path or another ending than a table's.
     """
 
     name = "files"
@@ -65,20 +63,16 @@ class FileSource(Source):
         self._index_container = None if index is None else _container_of_index(index)
 
     def symbols(self) -> list[str]:
-        """Return the stocks found, sorted, under the market's symbols, without the index.
-
-        A file of a folder that cannot be read counts as its stock.
-        """
+        """Return the stocks found, sorted, as the market's, even of unreadable files."""
         symbols = set(self._read.malformed)
         symbols.update(symbol for file in self._files for symbol in file.symbols())
         return sorted(symbols - {self._market.index.symbol})
 
     def last_session(self) -> date:
-        """Return the last date of the prices, or that of the index's own file if it ends earlier.
+        """Return the last date of the prices, or of the index's own file if it ends earlier.
 
-        Raises UsageError, naming a row, when at most half of the usual number of stocks reach the
-        last date of the prices: its date is wrong, or most of the prices are old. Raises it too
-        where no file can be read, and for a row without a date.
+        Raises UsageError where at most half of the usual number of stocks reach it, no file can be
+        read, or a row has no date.
         """
         # The rows of a date count its stocks, as a stock has one row for a date.
         sessions = np.concatenate([file.sessions for file in self._files])
@@ -90,10 +84,7 @@ class FileSource(Source):
         return pd.Timestamp(last).date()
 
     def remark(self) -> str | None:
-        """Say in which layout files are read, what of them is left out, and what is made up.
-
-        The result is None if there is nothing of this to say, and all files are in our own layout.
-        """
+        """Say in which layout files are read, what is left out and made up, if anything."""
         files = self._files_and_index
         of_prices = [_reading(file) for file in self._files]
         counts = Counter(
@@ -139,10 +130,9 @@ class FileSource(Source):
     def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
         """Return the bars of each symbol from its own first session to `last`.
 
-        A symbol without a bar is `no_data`, one whose file of a folder cannot be read `malformed`.
-        Raises UsageError for prices of which no file can be read, for two files of one symbol, for
-        an index file of several symbols without the index, for rows that are no daily bars of one
-        stock, and for a value that is no date, symbol or number where one is expected.
+        Without: `no_data`, or `malformed` for a file that cannot be read. Raises UsageError where
+        none can, for two files of one symbol, an index file without the index, rows that are no
+        daily bars of one stock, and wrong values.
         """
         earliest = min(first.values(), default=last)
         index = self._market.index.symbol
@@ -166,11 +156,7 @@ class FileSource(Source):
 
     @cached_property
     def _read(self) -> "_Read":
-        """The files of prices.
-
-        Raises the error of the first where none can be read, and UsageError for two files of one
-        name or stock.
-        """
+        """The files of prices; raises where none can be read, and for two of one stock."""
         read = _Read([], {}, {})
         for container in self._containers:
             file = None
@@ -212,10 +198,7 @@ class FileSource(Source):
 
     @cached_property
     def _index(self) -> PriceFile | None:
-        """The index's own file, which may be in our own layout whatever the market's file states.
-
-        Raises the error of the layout that is stated where neither reads its dates and closes.
-        """
+        """The index's own file, in the stated layout or our own; raises the error of the former."""
         if self._index_container is None:
             return None
         faults = []
@@ -231,10 +214,7 @@ class FileSource(Source):
         raise faults[0]
 
     def _bars_of_index(self, file: PriceFile, earliest: date, last: date) -> pd.DataFrame:
-        """Return the bars of the index in its own file, under the market's symbol.
-
-        A file without symbols, or with a single one whatever its name, holds the index alone.
-        """
+        """Return the index's bars in its own file, whatever its name if it is alone there."""
         index = self._market.index
         symbols = file.symbols()
         if len(symbols) > 1 and index.symbol not in symbols:
@@ -255,10 +235,7 @@ class FileSource(Source):
 
 
 class _Read(NamedTuple):
-    """The files of prices that can be read, and the errors of others by their path.
-
-    `malformed` are those of stocks, by the market's symbol.
-    """
+    """The files of prices that can be read, and the errors of others, `malformed` by symbol."""
 
     files: list[PriceFile]
     faults: dict[Path, UsageError]

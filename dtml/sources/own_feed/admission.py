@@ -1,10 +1,8 @@
 """The check that admits a user's own feed, before any of its bars is stored.
 
-A few stocks and the index are asked for three times: twice for the same sessions, and once for
-fewer. An honest feed gives the same bars each time. Asked for fewer sessions, it knows no later
-ones: a bar that then differs was changed by something that came later, which only a split or a
-dividend may do. The stored past would otherwise change every night, and a model would train on
-prices that nobody could have known.
+A few stocks and the index are asked for twice for the same sessions, and once for fewer: the bars
+must be the same, but for later splits and dividends. Otherwise the stored past would change every
+night, and a model would train on prices that nobody could have known.
 """
 
 from collections.abc import Mapping
@@ -36,9 +34,8 @@ class Unanswered(NamedTuple):
 def admit(feed: OwnFeed, first: Mapping[str, date], last: date) -> Unanswered | None:
     """Check a feed on some of the symbols that it is to be asked for, from `first` to `last`.
 
-    Returns None where the feed is admitted, and the reason where it did not answer. Raises
-    FeedError, with the name of the feed, what was found and what to do, where it is refused; errors
-    of `OwnFeed.fetch` are raised too.
+    Returns None, or why it did not answer. Raises FeedError where it is refused, and as
+    `OwnFeed.fetch`.
     """
     asked = _probe(feed, first, last)
     questions = [(asked, last), (asked, last)]
@@ -86,11 +83,9 @@ def admit(feed: OwnFeed, first: Mapping[str, date], last: date) -> Unanswered | 
 
 
 def _probe(feed: OwnFeed, first: Mapping[str, date], last: date) -> dict[str, date]:
-    """Return the symbols to ask for, each with the first session to ask for.
+    """Return the first session to ask for, of `SESSIONS` at most, of the index and three stocks.
 
-    These are the index, if it is in `first`, and the first, the middle and the last of the stocks:
-    vendors limit the number of requests. A symbol is asked for from its first session on, but only
-    for the last `SESSIONS` sessions.
+    The first, the middle and the last: vendors limit requests.
     """
     index = feed.market.index.symbol
     stocks = [symbol for symbol in first if symbol != index]

@@ -1,8 +1,7 @@
 """The source of a user's own feed: each question goes to a process of its own.
 
-The process has the environment variables of own features (`dtml.own.process`) and those that the
-market's file names, and may use the network. This keeps mistakes from a night, not attacks: it may
-read whatever its user may read.
+It has the environment of own features (`dtml.own.process`), the variables that the market's file
+names, and the network. This keeps mistakes from a night, not attacks.
 """
 
 import os
@@ -81,9 +80,8 @@ def ask(
 ) -> tuple[Description, pd.DataFrame]:
     """Let a fresh process do a task of `dtml.sources.own_feed.work`; return its answer and bars.
 
-    `details` must fit into JSON. An answer with a `status` and an `error` says why the feed could
-    not be reached. Raises FeedError where the code fails, takes too long or too much
-    memory, and UsageError where an environment variable of the market's file is not set.
+    `details` fit into JSON; an answer with `status` and `error` was not reached. Raises FeedError
+    where the code fails or takes too much, UsageError for a variable that is not set.
     """
     for name in market.feed.environment:
         if name not in os.environ:
@@ -139,8 +137,8 @@ class OwnFeed(Source):
     def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
         """Return the bars of each symbol from its own first session to `last`.
 
-        If the feed raised an error of the network or of a rate limit, there are no bars, and every
-        symbol has the status of that error. Raises FeedError for bars after `last` too.
+        After an error of the network or a rate limit: no bars, and its status. Raises FeedError for
+        later bars too.
         """
         answer, bars = ask(
             self.feed,

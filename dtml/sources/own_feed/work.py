@@ -51,9 +51,9 @@ NO_DATES = ("integer", "floating", "mixed-integer", "mixed-integer-float", "deci
 def fetched_of(answer: object, first: Mapping[str, date], last: date) -> Fetched:
     """Return what the feed's `fetch` answered, with an outcome for each symbol of `first`.
 
-    The answer is a `Fetched`, or a table of bars alone, whose symbols without a row are `no_data`.
-    Bars before a symbol's first session, and bars of other symbols, are dropped. Those after `last`
-    stay: for them `OwnFeed.fetch` refuses the feed. Raises FeedError for anything else.
+    A `Fetched`, or a table of bars, whose symbols without a row are `no_data`. Earlier bars and
+    other symbols are dropped; bars after `last` stay, to be refused. Raises FeedError for anything
+    else.
     """
     table = answer.bars if isinstance(answer, Fetched) else answer
     bars = bars_of(table)
@@ -68,9 +68,9 @@ def fetched_of(answer: object, first: Mapping[str, date], last: date) -> Fetched
 
 
 def bars_of(table: object) -> pd.DataFrame:
-    """Return a table of a feed as a bars frame; columns that it lacks are NaN, others are dropped.
+    """Return a feed's table as a bars frame, missing columns NaN.
 
-    Raises FeedError where it is no table of bars, naming the column and, if one shows it, a value.
+    Raises FeedError, naming column and value, where it is no table of bars.
     """
     if not isinstance(table, pd.DataFrame):
         raise FeedError(
@@ -165,11 +165,9 @@ def _sessions(rows: pd.DataFrame) -> pd.Series:
 
 
 def _outcomes(table: object, fetched: Fetched) -> pd.DataFrame:
-    """Return a feed's own outcomes, in the order and with the bars counted as in `fetched`.
+    """Return a feed's own outcomes, with bars counted as in `fetched`; of several the first.
 
-    Of several outcomes of a symbol the first counts. One that is `ok` without a bar stays as it is
-    in `fetched`. Raises FeedError for a symbol without a known status, and for what is no table
-    with the columns `symbol` and `status`.
+    One `ok` without a bar stays. Raises FeedError for an unknown status, and for no table of them.
     """
     if not isinstance(table, pd.DataFrame) or not {"symbol", "status"} <= set(table):
         raise FeedError(
@@ -239,9 +237,8 @@ def arrays_of(bars: pd.DataFrame) -> Arrays:
 def load(task: Question) -> tuple[Any, str]:
     """Run the code of a feed, and return the feed with the text that is recorded of it.
 
-    The feed is the object `SOURCE` of a file, or else the file itself with its functions. An entry
-    point names an object or a module. A class is called with the market. Raises FeedError where
-    there is no `fetch`, and whatever the code raises.
+    The object `SOURCE` of a file, or its functions; an entry point's object, class or module.
+    Raises FeedError without `fetch`, and whatever the code raises.
     """
     feed: Any
     if task["entry"]:
