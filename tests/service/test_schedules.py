@@ -265,13 +265,13 @@ def test_a_refused_night_of_the_past_does_not_fail_the_night_of_today(
 def test_no_scheduled_work_begins_beside_another_process_at_the_market(
     context: MarketContext, due: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with market_lock(context.engine, context.name):
+        night = ended(context, monkeypatch)
+    assert night.name == "Skipped"
+    assert re.search("another process .*simulated", str(night.message))
     after_nights(context, AS_OF)
     monkeypatch.setattr(scheduled, "open_stored_context", lambda _request: context)
     request = RunRequest(context.name)
-    with market_lock(context.engine, context.name):
-        night = ended(context, monkeypatch)
-        assert night.name == "Skipped"
-        assert re.search("another process .*simulated", str(night.message))
     for work in (scheduled.scheduled_refetch, scheduled.scheduled_training):
         with market_lock(context.engine, context.name):
             assert work.fn(request).name == "Skipped"
