@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.support.bounds import assert_close_in_float32
+from tests.support.bounds import assert_close_in_float32, in_float32
 from tests.support.made_language import made_pairs
 from tests.support.translations import NETWORK, drawn, model_of, tokenizer
 from translation.decoding.beam_search import GREEDY, Search
@@ -55,6 +55,7 @@ def test_sentences_without_spaces_are_cut_at_their_ends_and_joined_as_their_lang
     (alone,), (whole,) = (translate(other, [text], GREEDY) for text in (sentence, sentence * 5))
     assert alone.text
     assert whole.text == space.join([alone.text] * 5)
+    assert whole.score == in_float32(5 * alone.score)
 
 
 def test_the_best_come_in_order_with_the_attention_of_the_first(model: Model) -> None:
