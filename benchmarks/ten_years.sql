@@ -148,7 +148,7 @@ insert into backtest (
     created_at, finished_at, seconds
 )
 select
-    'backtest', :market, min(target), max(target), 63, '{}', '[1, 2, 3]', '0.1.0', max(evening), true, 'cpu', max(late),
+    'backtest', :market, min(target), max(target), 63, '{"sessions_a_year": 252}', '[1, 2, 3]', '0.1.0', max(evening), true, 'cpu', max(late),
     max(late), 900
 from day where number >= :first and number < :stop;
 

@@ -144,7 +144,7 @@ def test_the_page_on_other_tools_asks_what_the_store_holds(on_sqlite: Engine) ->
     asked = re.findall(r"```sql\n(.*?)```", text_of, re.DOTALL) + re.findall(
         r'query\("(select .*?)"\)', text_of
     )
-    # DuckDB's, which test_parquet_sql.py asks
+    # DuckDB's, which no test installs
     of_files = [each for each in asked if "read_parquet" in each]
     assert (len(asked), len(of_files)) == (3, 1)
     for statement in set(asked).difference(of_files):
