@@ -17,6 +17,7 @@ from flows.nightly.context import MarketContext, read_bars
 from flows.nightly.fetch import OVERLAP, FetchResult, fetch_bars
 from flows.nightly.night import run_night
 from flows.replay import Archive, replay_of
+from tests.support.bounds import assert_arrays_close_in_float64
 from tests.support.nights import AS_OF, BARS, FrameSource, LimitedSource, without
 
 ASKED = (
@@ -109,6 +110,21 @@ def test_a_source_that_stops_answering_is_asked_for_no_further_part(
     assert set(told[asked[1]]) == {"rate_limited"}
     assert set(told.drop([*asked[0], *asked[1]])) == {"not_asked"}
     assert found.stored == found.fetched > 0
+
+
+def test_a_fetch_of_the_whole_history_reaches_to_the_newest_stored_session(
+    context: MarketContext,
+) -> None:
+    """A restatement changes all that lies on one side of it: half of a history
+    would be of two scales.
+    """
+    fetch_bars(context, NEXT)
+    halved = BARS.assign(adj_close=BARS["adj_close"] / 2)
+    fetch_bars(replace(context, source=FrameSource(halved)), AS_OF, whole=True)
+    stored = read_bars(context, AS_OF, NEXT)[["symbol", "session", "adj_close"]]
+    expected = halved.merge(stored[["symbol", "session"]]).sort_values(["symbol", "session"])
+    assert set(stored["session"].dt.date) == {AS_OF, NEXT}
+    assert_arrays_close_in_float64(stored["adj_close"], expected["adj_close"])
 
 
 SILENT = "F01A"

@@ -137,6 +137,22 @@ def test_a_fetch_that_began_before_a_night_and_ended_after_it_changes_nothing_of
     assert replayed(archive, known_at=LATER).inputs_equal is False
 
 
+def test_the_watermark_of_a_night_is_the_newest_of_all_bars_that_it_read(
+    context: MarketContext,
+) -> None:
+    old, recent = date(2024, 3, 1), date(2024, 6, 3)
+    bars = BARS.copy()
+    bars.loc[bars["session"] < pd.Timestamp(recent), "adj_close"] *= 0.9
+    fetch_bars(context, AS_OF)
+    fetch_bars(replace(context, source=FrameSource(bars)), AS_OF, known_at=LATER, whole=True)
+    tonight = Tonight(context, AS_OF)
+    _, of_recent = tonight.known(recent)
+    assert tonight.watermark == of_recent < LATER
+    for first in (old, recent):
+        tonight.known(first)
+        assert tonight.watermark == LATER
+
+
 OF_ONE = "where instrument_id = (select id from instrument where symbol = 'L02')"
 CHANGED = {
     f"update price set close = close * 1.001 where session = '{AS_OF}'": "^inputs: ",

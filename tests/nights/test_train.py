@@ -103,6 +103,18 @@ def test_a_past_night_never_uses_a_later_model(context: MarketContext) -> None:
     assert load_model(context, date(2024, 7, 9)).run_id == late.run_id
 
 
+def test_what_an_interrupted_training_left_goes_with_the_next_one_of_its_market(
+    context: MarketContext,
+) -> None:
+    folder = data_folder() / "training"
+    stay = {"simulated-2024-07-09-0123abcd", f"simulated-2-{AS_OF}-0123abcd", "backtests"}
+    for name in (*stay, "simulated-2024-06-28-0123abcd", f"simulated-{AS_OF}-0123abcd"):
+        (folder / name).mkdir(parents=True)
+    fetch_bars(context, AS_OF)
+    train_model(Tonight(context, AS_OF))
+    assert {each.name for each in folder.iterdir()} == stay
+
+
 def test_no_price_after_as_of_moves_a_weight(context: MarketContext) -> None:
     fetch_bars(context, AS_OF)
     first = train_model(Tonight(context, AS_OF))

@@ -219,6 +219,46 @@ def test_processes_that_make_the_same_store_at_once_all_succeed(
     assert count(open_engine(store_url)) == WRITERS
 
 
+ADVICE = {
+    517: "held it for 30 s; wait",  # SQLITE_BUSY_SNAPSHOT, as an extended code
+    7: "enough memory: request less",
+    8: "folder are writable",
+    9: "limited to 30 s",
+    778: "disk failed .*db restore",  # SQLITE_IOERR_WRITE
+    11: "damaged: .*db check.*db restore",
+    13: "free some space",
+    14: "its folder exists",
+    18: "no value of more than 1,000,000 bytes",
+    26: "another kind of file, correct the path",
+    "08006": "connection was lost",
+    "23503": "nothing was changed",
+    "25006": "connect to the primary",
+    "40001": "try again",
+    "42501": "grant-reader",
+    "53100": "free some space",
+    "53200": "server ran out of memory",
+    "53300": "other connections end",
+    "53400": "limit of the role",
+    "55P03": "held it for 30 s; wait",
+    "57014": "limited to 30 s",
+    "57P01": "server closed the connection",
+    "58030": "disk of the server failed .*db restore",
+    "XX001": "server are damaged .*db restore",
+}
+
+
+@pytest.mark.parametrize("code", ADVICE)
+def test_a_failure_says_what_its_user_can_do(tmp_path: Path, code: int | str) -> None:
+    error: Exception = sqlite3.OperationalError("it failed")
+    if isinstance(code, str):
+        error = pytest.importorskip("psycopg.errors").lookup(code)("it failed")
+    else:
+        vars(error)["sqlite_errorcode"] = code
+    engine = open_engine(f"sqlite:///{tmp_path}/store.sqlite")
+    with pytest.raises(StoreError, match=rf"it failed \(.*{ADVICE[code]}"), reading(engine):
+        raise sa.exc.DBAPIError(None, None, error)
+
+
 def test_a_full_disk_is_one_line_and_nothing_is_half_written(tmp_path: Path) -> None:
     engine = open_engine(f"sqlite:///{tmp_path}/store.sqlite")
     prepare(engine)

@@ -1,6 +1,7 @@
 """Prices: stored only when they change, read as they were known, never repaired."""
 
 from datetime import UTC, datetime, timedelta, timezone
+from itertools import combinations_with_replacement
 
 import numpy as np
 import pandas as pd
@@ -86,6 +87,16 @@ def test_rounding_noise_is_no_restatement_and_a_missing_value_equals_itself(stor
     assert append(store, noisy, TUESDAY) == len(noisy)
 
 
+@pytest.mark.parametrize("column", BAR[2:])
+def test_a_value_that_appears_or_goes_is_a_restatement(store: Engine, column: str) -> None:
+    append(store, bars())
+    values = bars()[column].to_numpy(copy=True)
+    values[7] = 99.75 if column == "close" or np.isnan(values[7]) else np.nan
+    changed = bars().assign(**{column: values})
+    assert append(store, changed, TUESDAY) == 1
+    assert append(store, bars(), TUESDAY + timedelta(days=1)) == 1
+
+
 def test_a_restated_bar_is_read_as_it_was_known_then(store: Engine) -> None:
     append(store, bars())
     restated = bars()
@@ -130,6 +141,31 @@ def test_the_newest_moment_of_a_read_finds_the_same_bars_after_a_withdrawal(stor
         ["B", SESSIONS[1]]
     ]
     pd.testing.assert_frame_equal(known(store, now["known_at"].max()), now)
+
+
+@pytest.mark.parametrize("known_at", [None, MONDAY])
+@pytest.mark.parametrize("symbols", [None, ["B"]])
+def test_a_cut_is_what_a_read_of_the_same_sessions_gives(
+    store: Engine, symbols: list[str] | None, known_at: datetime | None
+) -> None:
+    """To the last bit, and dated alike where a bar was withdrawn at the edge of the cut."""
+    append(store, bars())
+    gone = (bars()["symbol"] == "B") & (bars()["session"] == SESSIONS[2])
+    withdraw(store, bars()[gone], TUESDAY)
+    with reading(store) as conn:
+        whole = prices.known_bars(conn, "toy", FIRST, LAST, known_at=known_at)
+        for span in combinations_with_replacement([day.date() for day in SESSIONS], 2):
+            alone = prices.prices(conn, "toy", *span, known_at=known_at, symbols=symbols)
+            pd.testing.assert_frame_equal(whole.between(*span, symbols), alone)
+
+
+def test_a_read_that_begins_with_a_withdrawn_bar_is_as_new_as_the_withdrawal(store: Engine) -> None:
+    append(store, bars())
+    gone = (bars()["symbol"] == "B") & (bars()["session"] == SESSIONS[2])
+    withdraw(store, bars()[gone], TUESDAY)
+    with reading(store) as conn:
+        later = prices.prices(conn, "toy", SESSIONS[2].date(), LAST)
+    assert later["known_at"].max() == TUESDAY
 
 
 def test_a_withdrawal_is_a_restatement_with_its_reason_and_the_bar_may_come_again(
@@ -192,6 +228,18 @@ def test_constituents_are_what_the_list_says_now_numbered_by_their_beginning(
     assert stays["valid_from"].tolist() == [pd.NaT, days[1]]
     assert stays["source"].tolist() == ["w", "w"]
     assert others["source"].tolist() == ["z", "y", "x"]
+
+
+def test_the_earliest_session_ever_asked_of_a_symbol_is_kept_market_by_market(
+    store: Engine,
+) -> None:
+    with transaction(store) as conn:
+        save(conn, "instrument", read(conn, "instrument", market="toy"), market="other")
+        markets.note_asked(conn, "toy", {"A": FIRST, "B": LAST})
+        markets.note_asked(conn, "toy", {"A": LAST, "B": FIRST})
+        asked = read(conn, "instrument", columns="symbol, asked_from", order="market, symbol")
+    assert asked["asked_from"].isna().tolist() == [True] * 3 + [False] * 2 + [True]
+    assert set(asked["asked_from"].dropna()) == {SESSIONS[0]}
 
 
 def test_naive_timestamps_are_refused_and_others_come_back_in_utc(store: Engine) -> None:

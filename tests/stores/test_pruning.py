@@ -25,13 +25,14 @@ from db.connection.locks import market_lock
 from db.engine import reading, transaction
 from db.errors import StoreBusyError
 from db.save import save
+from dtml.errors import UsageError
 from dtml.prices.sessions import next_session
 from flows.nightly.context import MarketContext, Tonight
 from flows.nightly.train import train_model
 from flows.replay import Archive, replay_of
 from flows.settings import data_folder, reports_folder
 from flows.upkeep import pruning
-from flows.upkeep.pruning import Plan, plan, prune
+from flows.upkeep.pruning import FEWEST_NIGHTS, Plan, plan, prune
 from tests.support.benchmark_rows import ranker
 from tests.support.commands import Command
 from tests.support.nights import AS_OF, after_nights
@@ -198,6 +199,12 @@ def test_a_model_that_anything_leads_to_is_not_old(engine: Engine) -> None:
         assert set(old_rows(conn, first_kept, datetime.now(UTC)).models["run"]) == {"unused"}
         assert old_rows(conn, first_kept, LONG_AGO).models["run"] == {}
         assert old_rows(conn, {}, datetime.now(UTC)).attention == 0
+
+
+def test_too_few_nights_are_refused(filled: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pruning, "FEWEST_NIGHTS", FEWEST_NIGHTS)
+    with pytest.raises(UsageError, match=f"keep {FEWEST_NIGHTS} nights"):
+        plan(filled, FEWEST_NIGHTS - 1)
 
 
 def test_files_that_no_row_of_the_store_ever_named_stay(filled: Engine) -> None:

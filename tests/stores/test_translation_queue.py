@@ -110,6 +110,22 @@ def test_a_lease_that_ended_lets_another_take_the_text_and_the_slow_worker_write
     ]
 
 
+def test_leases_end_for_the_models_asked_for_and_not_before_their_time(engine: Engine) -> None:
+    ids = queued(engine, "m", 2) + queued(engine, "n")
+    for model in "mn":
+        taken(engine, "slow", [model], lease_s=300, now=NOW)
+    assert taken(engine, "quick", ["x"], now=in_seconds(300)) == []
+    assert taken(engine, "quick", ["m"], now=in_seconds(299.999999)) == []
+    assert {each["taken_by"] for each in rows(engine)} == {"slow"}
+    assert taken(engine, "quick", ["m"], limit=1, now=in_seconds(300)) == ids[:1]
+    assert [(each["status"], each["attempts"]) for each in rows(engine)] == [
+        ("taken", 2),
+        ("queued", 1),
+        ("taken", 1),
+    ]
+    assert rows(engine)[2]["taken_by"] == "slow"
+
+
 def work(url: str, worker: str, start: Barrier, said: "Queue[tuple[str, list[int], int]]") -> None:
     """Take texts and finish them until there are none."""
     engine = open_engine(url)
