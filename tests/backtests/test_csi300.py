@@ -82,6 +82,18 @@ def test_our_rankers_stand_beside_the_published_figures_and_what_differs_is_said
     assert again.row["read_at"] == found.row["read_at"]  # stored, and not made again
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_a_network_is_trained_on_what_was_known_before_the_test(files: Files) -> None:
+    found = run_study(Csi300(files, ("alstm",), 1))
+    (network,) = found.row["config"]["networks"]
+    validated = (DAYS >= "2015-06-01") & (DAYS <= "2015-12-31")
+    assert network["validation"] == validated.sum()
+    scores = found.scores.query("slice == 'all'").set_index("predictor")
+    assert scores["days"]["alstm_relative"] == scores["days"]["ridge"]
+    assert np.isfinite(scores["rank_ic"]["alstm_relative"])
+
+
 def test_the_files_of_the_benchmark_are_asked_for_by_name(command: Command) -> None:
     code, _, complaint = command("benchmark", "csi300")
     assert code == 2

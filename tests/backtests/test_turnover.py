@@ -5,6 +5,7 @@ order that validation days choose.
 from dataclasses import asdict, replace
 from datetime import date
 from fractions import Fraction
+from itertools import chain, repeat
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,8 @@ import pytest
 from dtml.backtest.portfolio import Strategy, equal_weight_track, follow, follow_on
 from dtml.backtest.quotes import Quotes
 from dtml.backtest.turnover import (
+    BANDED,
+    BANDS,
     DAILY,
     EQUAL,
     VERSIONS,
@@ -218,6 +221,40 @@ def test_ways_to_trade_are_chosen_on_the_days_before_the_test_alone() -> None:
     pd.testing.assert_frame_equal(found[keys], other[keys])
     pd.testing.assert_frame_equal(found[is_before], other[is_before])
     assert not np.allclose(found[~is_before]["annual_return"], other[~is_before]["annual_return"])
+
+
+@pytest.mark.soak
+def test_a_way_to_trade_whose_gain_does_not_vary_is_chosen_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its Sharpe ratio is NaN, with which every comparison is false: it must not be kept first."""
+    sharpes = chain([NAN, 1.0, 2.0], repeat(0.0))
+    monkeypatch.setattr("dtml.backtest.turnover.session_sharpe", lambda _gain: next(sharpes))
+    found = after_costs(SCORES, SESSIONS[:-1], QUOTES, Trading(top=3), SESSIONS[200])
+    test = found[found["span"] == "test"].set_index("version")
+    assert test.loc[BANDED, "band"] == BANDS[2]
+
+
+def test_figures_a_year_use_the_sessions_of_the_calendar() -> None:
+    usual, daily = (
+        after_costs(
+            SCORES, SESSIONS[:-1], replace(QUOTES, year=year), Trading(top=3), SESSIONS[200]
+        )
+        for year in (252, 365)
+    )
+    more = 365 / 252
+    growth = np.log1p(daily["annual_return"]) / np.log1p(usual["annual_return"])
+    assert growth.to_numpy() == in_float64(np.full(len(usual), more))
+    for figure in ("annual_volatility", "sharpe", "sharpe_low", "index_gain", "index_gain_high"):
+        known = usual[figure].notna() & (usual[figure] != 0)
+        ratio = daily.loc[known, figure] / usual.loc[known, figure]
+        assert ratio.to_numpy() == in_float64(np.full(known.sum(), more**0.5))
+    sold = -np.full((2, 12), 1 / 12)
+    usual_fee, daily_fee = (
+        follow(sold, SESSIONS[:2], replace(QUOTES, year=year), Strategy("long_short"))["borrow"]
+        for year in (252, 365)
+    )
+    assert usual_fee.to_numpy() == in_float64(daily_fee.to_numpy() * more)
 
 
 def test_where_nothing_could_be_bought_there_is_no_break_even() -> None:

@@ -1,4 +1,4 @@
-"""Laws of the house itself: floors, and figures that can be made again."""
+"""Laws of the house itself: floors, names that exist, and figures that can be made again."""
 
 import ast
 import re
@@ -6,11 +6,14 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
+from db import tables
+from db.read import selection
+from db.views import views
 from tests.house_measures import cycles, imports, modules
 from tests.support.places import ROOT
 
@@ -64,6 +67,41 @@ def private_names_of_others(texts: Iterable[str]) -> set[str]:
             case ast.alias(name=name) | ast.ImportFrom(module=str(name)):
                 used |= {*name.split(".")}
     return {name for name in used - own if re.match("_[a-z]", name)}
+
+
+READ_OPTIONS = {"columns", "order", "limit"}
+
+
+def named_relations() -> Iterator[tuple[str, str, set[str]]]:
+    """Yield each place where the product names a relation literally, with it and its columns."""
+    for module, file in modules().items():
+        for call in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            match call:
+                case ast.Call(
+                    func=ast.Name("read" | "read_rows" | "read_row" | "read_value"),
+                    args=[_, ast.Constant(str(relation)), *rest],
+                ):
+                    given = rest
+                case ast.Call(func=ast.Name("selection"), args=[ast.Constant(str(relation))]):
+                    given = []
+                case ast.Call(func=ast.Name("save"), args=[_, ast.Constant(str(relation)), *rest]):
+                    given = [key for each in rest for key in getattr(each, "keys", []) if key]
+                case _:
+                    continue
+            given += [each.value for each in call.keywords if each.arg in ("columns", "order")]
+            texts = [each.value for each in given if isinstance(each, ast.Constant)]
+            names = {name.removeprefix("-") for each in texts for name in str(each).split(", ")}
+            columns = {each.arg for each in call.keywords if each.arg} - READ_OPTIONS
+            yield f"{module}:{call.lineno}", relation, (columns | names) - {""}
+
+
+def test_every_relation_and_column_that_the_product_names_exists() -> None:
+    found = list(named_relations())
+    assert len(found) > 100
+    for place, relation, columns in found:
+        assert relation in tables.metadata.tables or relation in views(), place
+        known = {column.name for column in selection(relation).selected_columns} | {"market"}
+        assert columns <= known, f"{place}: {relation} has no {columns - known}"
 
 
 def test_every_package_is_shipped() -> None:

@@ -119,3 +119,29 @@ def test_the_lock_holds_every_dependency_of_the_wheel_and_of_its_extras() -> Non
         if requirement.name != OF_THE_MACHINE:
             version = versions[canonicalize_name(requirement.name)]
             assert version in requirement.specifier, line
+
+
+def test_the_lock_names_each_file_by_its_hash_and_no_host() -> None:
+    for package in lock().packages:
+        assert package.index is None
+        assert package.sdist is None
+        for wheel in package.wheels or ():
+            assert wheel.url is None
+            assert wheel.path == f"wheels/{wheel.filename}"
+            assert re.fullmatch(r"[0-9a-f]{64}", wheel.hashes["sha256"]), wheel.filename
+    assert "://" not in LOCK_TEXT
+
+
+def test_every_extra_that_a_page_or_a_message_names_exists() -> None:
+    extras = PROJECT["optional-dependencies"]
+    (everything,) = extras["all"]
+    assert Requirement(everything).extras == extras.keys() - {"all"}
+    pages = [*ROOT.glob("*.md")]
+    for room in ("benchmarks", "db", "dtml", "flows", "translation"):
+        pages += [*(ROOT / room).rglob("*.md"), *(ROOT / room).rglob("*.py")]
+    found = (
+        re.findall(r"(?:dtml-nightshift|\$WHEEL)\[([a-z0-9,]+)\]", page.read_text(encoding="utf-8"))
+        for page in pages
+    )
+    named = {name for names in found for each in names for name in each.split(",")}
+    assert {"excel", "postgres"} <= named <= extras.keys()

@@ -2,6 +2,7 @@
 that it does not run on.
 """
 
+import json
 import re
 import subprocess
 import sys
@@ -74,6 +75,28 @@ def test_the_container_copies_files_that_are_there_and_that_its_context_holds() 
     for name in copied:
         assert (ROOT / name).exists(), name
         assert name in kept, f"{name} is not in .dockerignore"
+
+
+def test_the_container_serves_pinned_versions_as_its_own_user_with_its_data_in_a_volume() -> None:
+    variables = dict(re.findall(r"(\w+)=(\S+)", " ".join(arguments_of("ENV"))))
+    (user,), (volume,) = arguments_of("USER"), arguments_of("VOLUME")
+    builds, installs, makes = arguments_of("RUN")
+    assert "pip wheel" in builds
+    assert "--no-deps" in builds
+    assert re.search("--constraint /wheels/constraints.txt .*/wheels/.*whl", installs)
+    assert int(user) > 1000
+    assert f"useradd --uid {user} " in makes
+    assert makes.endswith(f"--owner=dtml --group=dtml --mode=0700 {volume}")
+    assert variables["DTML_DATA"] == volume
+    assert variables["DTML_REPORTS"].startswith(f"{volume}/")
+    words = [word for name in ("ENTRYPOINT", "CMD") for word in json.loads(*arguments_of(name))]
+    assert words[:2] == ["dtml", "serve"]
+    whole_command().commands["serve"].make_context("serve", words[2:])
+    (check,) = arguments_of("HEALTHCHECK")
+    python, option, program = json.loads(check.partition("CMD ")[2])
+    assert (python, option) == ("python", "-c")
+    compile(program, "the health check", "exec")
+    assert f"127.0.0.1:{variables['PREFECT_SERVER_API_PORT']}/api/health" in program
 
 
 def units() -> dict[str, str]:

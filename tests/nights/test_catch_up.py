@@ -31,6 +31,7 @@ from tests.support.nights import (
     AS_OF,
     BARS,
     FrameSource,
+    LimitedSource,
     after_nights,
     without,
 )
@@ -109,6 +110,20 @@ def test_a_refused_night_does_not_keep_the_next_from_running_and_is_named(
         day for day in FOLLOWING if day != lacking
     ]
     assert statuses(context)[lacking] == "refused"
+
+
+@pytest.mark.soak
+def test_a_source_that_fails_refuses_every_missed_night_and_is_asked_once(
+    context: MarketContext,
+) -> None:
+    after_nights(context, AS_OF)
+    limited = LimitedSource(BARS, answers=0)
+    done = catch_up(replace(context, source=limited), FOLLOWING[2])
+    assert list(done.refused) == FOLLOWING[:3]
+    assert all("rate_limited" in str(error) for error in done.refused.values())
+    assert all(error.may_pass for error in done.refused.values())
+    assert len(limited.asked) == 1
+    assert catch_up(context, FOLLOWING[2]).refused == {}
 
 
 def test_a_page_that_cannot_be_written_does_not_keep_the_next_night_from_running(

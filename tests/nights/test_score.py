@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from sqlalchemy import Connection
 
+from db.admin.checks import check_store
 from db.engine import reading, transaction
 from db.read import read
 from db.rows import predictions, runs
@@ -49,6 +50,17 @@ def test_a_naive_rule_is_scored_with_what_was_known_the_session_before(
     rises = ["true_rises", "false_falls"]
     assert (reversal[rises].sum(axis=1) == model[rises].sum(axis=1)).all()
     assert set(counted.index.get_level_values("predictor")) == {"dtml", *NAIVE_RULES}
+
+
+@pytest.mark.soak
+def test_running_scores_after_a_night_that_is_run_later_count_it_too(
+    context: MarketContext,
+) -> None:
+    for day in (*DAYS[2:], *DAYS[:2], DAYS[2]):  # the last is complete and only scored
+        run_night(context, day)
+    score(Tonight(context, DAYS[4]))
+    assert running(context) == {day: 9 * count for count, day in enumerate(DAYS[1:], start=1)}
+    assert [finding.check for finding in check_store(context.engine) if finding.found] == []
 
 
 @pytest.mark.soak

@@ -6,21 +6,59 @@ import io
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from unittest.mock import patch
 
+import httpx
 import pytest
+import typer
 
 from db.engine import open_store
 from dtml.errors import DtmlError
+from flows.failures import run_command
 from flows.service import prefect_server as server
 from flows.service.prefect_server import (
     LOGIN,
+    REMEDY,
     SERVER_LOGIN,
     warning_of_open_server,
 )
 from flows.settings import prefect_folder, prepare_prefect
 from tests.support.service import BIN, answering, failed_service
+
+
+@pytest.mark.parametrize(
+    ("cause", "words"),
+    [
+        (httpx.ReadTimeout(""), f"did not answer (ReadTimeout): {REMEDY}"),
+        (httpx.ConnectError(""), f"did not answer (ConnectError): {REMEDY}"),
+        (httpx.Response(401), f"requires another login than it got: set {LOGIN} to its USER:PASS"),
+        (httpx.Response(503), f"answered with the HTTP status 503: {REMEDY}"),
+    ],
+)
+def test_a_request_that_fails_behind_an_error_of_prefects_own_is_named_with_what_to_do(
+    cause: Exception | httpx.Response,
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app, address = typer.Typer(), "http://127.0.0.1:1/api"
+
+    @app.command()
+    def command() -> None:
+        try:
+            if isinstance(cause, Exception):
+                raise cause
+            cause.request = httpx.Request("GET", address)
+            cause.raise_for_status()
+        except httpx.HTTPError as error:
+            raise RuntimeError("Failed to reach API") from error
+
+    monkeypatch.setenv("PREFECT_API_URL", address)
+    monkeypatch.setattr(sys, "argv", ["command"])
+    assert run_command(app) == 1
+    assert f"error: Prefect's server at {address} {words}" in capsys.readouterr().err
 
 
 @pytest.mark.soak
