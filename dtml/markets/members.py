@@ -105,7 +105,8 @@ def _spells(path: Path, text: str, *, last_day_counts: bool) -> Iterator[Spell]:
     reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
     try:
         header = [name.strip() for name in reader.fieldnames or ()]
-        if not set(COLUMNS) <= set(header) or len(set(header)) < len(header):
+        known = {*COLUMNS, "renamed_to"}
+        if not set(COLUMNS) <= set(header) <= known or len(set(header)) < len(header):
             raise UsageError(
                 f"{path}: line 1: the columns are {shown(', '.join(header))}; give each of "
                 f"{', '.join(COLUMNS)} and, optionally, renamed_to once, separated by commas"

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -78,7 +78,8 @@ class IsolatedCode:
                 on_day()
         pool = ThreadPoolExecutor(os.cpu_count())
         try:
-            for ended in [pool.submit(compute, day) for day in files if day not in values]:
+            asked = [pool.submit(compute, day) for day in files if day not in values]
+            for ended in as_completed(asked):  # the first failure ends all
                 ended.result()
         finally:
             # After an error or an interruption, no other session is begun.

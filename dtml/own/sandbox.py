@@ -58,9 +58,16 @@ class Sandbox:
         try:
             with TemporaryDirectory(prefix="dtml-own-", ignore_cleanup_errors=True) as folder:
                 task = {**question, "name": name, "memory": memory, "folder": folder}
+                server.control.settimeout(seconds)  # for the end of a process that gave no answer
                 with server.fork(task) as process:
                     answer = self._answer(name, server, process, arrays, seconds)
                 server.exit_status()
+        except TimeoutError:
+            server.end()
+            raise self.error(
+                f"{name} took more than {seconds:g} s: make it faster, or raise the environment "
+                f"variable {self.limits}_SECONDS"
+            ) from None
         except BaseException:  # the caller may have stopped asking
             server.end()
             raise
@@ -82,14 +89,11 @@ class Sandbox:
         try:
             process.recv_bytes()  # it is ready: its time begins after the imports of its server
             process.send_bytes(packed({}, arrays))
-            if not process.poll(seconds):
-                raise self.error(
-                    f"{name} took more than {seconds:g} s: make it faster, or raise the "
-                    f"environment variable {self.limits}_SECONDS"
-                )
-            return unpacked(process.recv_bytes())
+            if process.poll(seconds):
+                return unpacked(process.recv_bytes())
         except (EOFError, OSError) as error:
             raise self._ended(name, server.exit_status()) from error
+        raise TimeoutError
 
     def _ended(self, name: str, exit_status: int | None) -> DtmlError:
         """Say why a process gave no answer, by its exit status; None where its server was killed.
@@ -137,10 +141,11 @@ class Sandbox:
 
     def _server(self, variables: Sequence[str]) -> "Server":
         """Return a server that waits, or a new one."""
-        while self.idle:
-            server = self.idle.pop()
-            if server.process.poll() is None:
-                return server
+        with suppress(IndexError):  # none is idle: other threads take them too
+            while True:
+                server = self.idle.pop()
+                if server.process.poll() is None:
+                    return server
         return Server(self.program, variables)
 
 
@@ -179,9 +184,14 @@ class Server:
         return connection
 
     def exit_status(self) -> int | None:
-        """Wait for the process of a question to end; None where the server itself was killed."""
+        """Wait for the process of a question to end; None where the server itself was killed.
+
+        Raises TimeoutError for a process that goes on for longer than the limit on `control`.
+        """
         try:
             return int(self.control.recv(99))
+        except TimeoutError:
+            raise
         except (OSError, ValueError):  # of no answer
             return None
 

@@ -11,10 +11,10 @@ import pandas as pd
 import torch
 from jaxtyping import Float
 from numpy import ndarray
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from dtml.checkpoints import read_checkpoint
-from dtml.errors import DtmlError
+from dtml.errors import DtmlError, one_line
 from dtml.evaluation.splits import Split, hold_out
 from dtml.markets.definition import FeatureSet
 from dtml.networks import NETWORKS
@@ -291,7 +291,7 @@ def load_rankers(
 ) -> Rankers:
     """Read the rankers of a market from the checkpoint that `save_rankers` wrote.
 
-    Raises DtmlError where it is missing, changed, or of another market or other features.
+    Raises DtmlError where it is missing, changed, or of another market, other features or settings.
     """
     train_new = f"train new rankers for the nights to come with `dtml train {market}`"
     tensors, card = read_checkpoint(
@@ -307,7 +307,13 @@ def load_rankers(
         name: kind(**under(f"{name}.", arrays)) for name, kind in KINDS.items()
     }
     for network in card["config"]["networks"]:
-        config = TypeAdapter(RelativeConfig).validate_python(network)
+        try:
+            config = TypeAdapter(RelativeConfig).validate_python(network)
+        except ValidationError as error:
+            raise DtmlError(
+                f"checkpoint {file} has other settings of a network than this version knows "
+                f"({one_line(error)}): use the version that wrote it, or {train_new}"
+            ) from error
         models[config.name] = Relative(config, under(f"{config.name}.", arrays))
     own = None
     if "own" in card:

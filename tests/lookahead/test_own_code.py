@@ -168,6 +168,7 @@ def test_a_value_is_computed_once_for_a_text_its_bars_and_a_session(
         ("raise EOFError('short file')", "EOFError: short file"),
         ("return bars.close if len(bars.close) < 300 else __import__('os')._exit(3)", "status 3"),
         ("__import__('time').sleep(9)", "took more than 2 s"),
+        ("__import__('os').closerange(3, 99), __import__('time').sleep(9)", "took more than 2 s"),
     ],
 )
 def test_what_fails_on_a_later_session_is_told_and_leaves_no_server(
