@@ -48,7 +48,8 @@ def market_of(
     [
         ("symbol,since", "line 1:.* until"),
         ("symbol,since,until,until", "line 1:.*once"),
-        ("symbol,since,until,weight", "line 2: weight: unknown key"),
+        ("symbol,since,until,weight", "line 1: the columns are .*weight"),
+        ("symbol,since,until,", "line 1: the columns are "),
     ],
 )
 def test_a_table_with_other_columns_is_refused(
