@@ -36,7 +36,6 @@ NUMERICAL = (
 ALSO = (
     "tests/models/test_training_steps.py::test_the_parts_of_a_step_add_up_to_the_whole[correlation]",
     "tests/models/test_training_steps.py::test_the_parts_of_a_step_add_up_to_the_whole[dtml]",
-    "tests/models/test_training.py::test_the_penalty_shrinks_the_last_layer_and_no_other",
 )
 
 # Where how many threads add up could decide; the rest is done by one thread or by numpy.
