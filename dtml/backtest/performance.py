@@ -162,11 +162,11 @@ def deflated_sharpe(net: Daily, trials: Sequence[float]) -> float:
 
 
 def expected_best(trials: Sequence[float]) -> float:
-    """Return the best Sharpe ratio to expect of as many trials without skill, in their unit; 0 for
-    one.
+    """Return the highest Sharpe ratio that chance alone leads to expect of these trials.
 
-    Eq. 1 of Bailey & Lopez de Prado (2014), with the variance across trials (ddof 1), which trials
-    that resemble each other lower: the ratio is then deflated too little.
+    It is in their unit, and 0 for one trial. Eq. 1 of Bailey & Lopez de Prado (2014), with the
+    variance across trials (ddof 1), which trials that resemble each other lower: the ratio is then
+    deflated too little.
     """
     from scipy.special import ndtri
 

@@ -72,7 +72,7 @@ def targets(scores: PerDay, trading: Trading) -> tuple[PerDay, KeptDays]:
 
 
 def target_of_night(scores: PerDay, trading: Trading, was_target: Stocks) -> tuple[Weights, Stocks]:
-    """Return weights and kept stocks, as `targets`, of the last night, after `was_target`."""
+    """Return the last night's row of both grids of `targets`, given the night before's targets."""
     place = places(mean_of_last(ranked(scores), trading.smooth))
     return aim(place[-1], trading, was_target)
 
@@ -98,10 +98,10 @@ def aim(place: Weights, trading: Trading, was_target: Stocks) -> tuple[Weights, 
 
 
 def mean_of_last(ranks: PerDay, nights: int) -> PerDay:
-    """Return the mean rank of each stock over the last `nights` on which it has one; NaN without
-    one now.
+    """Return the mean rank of each stock over the last `nights` on which it has one.
 
-    Means that differ only by rounding are made equal.
+    It is NaN on a night on which the stock has no rank. Means that differ only by rounding are made
+    equal.
     """
     total = np.zeros_like(ranks)
     count = np.zeros_like(ranks)

@@ -23,8 +23,7 @@ Directions = Mapping[str, Days]  # of each predictor: 1 for a rise, 0 for a fall
 
 @dataclass(frozen=True)
 class TrackRecord:
-    """The predictions and the outcomes of a long history, from each `as_of` for the `target` after
-    it.
+    """The predictions of a long history, each made at `as_of` for `target`, and their outcomes.
 
     `probability` is that of a rise, NaN without one; `movement` the return to `target`, a ratio
     minus 1, NaN unknown; `losers` minus the return to `as_of`.

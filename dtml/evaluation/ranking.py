@@ -49,8 +49,7 @@ def score_ranking(scores: Days, outcome: Days, *, overlap: int = 1) -> dict[str,
 
 
 def score_daily(daily: Mapping[str, Daily], *, overlap: int = 1) -> dict[str, float | int]:
-    """Score a ranking over days from the figures of each day: `n` and `FIGURES`, as
-    `score_ranking`.
+    """Return what `score_ranking` does, from `n` and the `FIGURES` of each day.
 
     The MCC is the mean over days.
     """
@@ -181,10 +180,9 @@ def both_known(scores: Days, outcome: Days) -> tuple[Days, Days]:
 
 
 def rank_ics(scores: Days, outcome: Days) -> Daily:
-    """Return Spearman's correlation of scores and outcomes on each day; NaN where either is
-    constant.
+    """Return Spearman's correlation of scores and outcomes on each day.
 
-    Both must be known on the same stock-days (`both_known`).
+    It is NaN where either is constant. Both must be known on the same stock-days (`both_known`).
     """
     return pearson_ics(ranked(scores), ranked(outcome))
 
@@ -199,10 +197,10 @@ def pearson_ics(scores: Days, outcome: Days) -> Daily:
 
 
 def within_day_aucs(scores: Days, outcome: Days) -> Daily:
-    """Return each day's share of pairs, of an upper and a lower half by outcome, that scores rank
-    right.
+    """Return how often, on each day, a stock of the upper half has a higher score than a lower one.
 
-    NaN without a pair; stock-days as of `both_known`.
+    It is a share of all pairs, NaN without one. Halves are by outcome, on the stock-days of
+    `both_known`.
     """
     return quotient(*pairs_won(scores, _in_upper_half(outcome)).T)
 
@@ -222,10 +220,10 @@ def pairs_won(scores: Days, is_upper: Flags) -> Float[ndarray, "days 2"]:
 
 
 def score_groups(scores: Days) -> Int[ndarray, "days stocks"]:
-    """Return the tenth of each stock-day, from 0 for the lowest scores to 9; `NO_GROUP` if not
-    ranked.
+    """Return the tenth of each stock-day, from 0 for the lowest scores to 9.
 
-    The outer ones are those of `decile_spreads`. Equal scores share a group, so one may be empty.
+    It is `NO_GROUP` where a stock is not ranked. The outer tenths are those of `decile_spreads`.
+    Equal scores share a group, so one may be empty.
     """
     share_below = ranked(scores) + 0.5  # 0 for the lowest score of the day, 1 for the highest
     edges = np.arange(1, DECILES) / DECILES

@@ -118,11 +118,10 @@ class TearSheet:
 
     @property
     def halves(self) -> pd.DataFrame:
-        """Return the mean rank IC of the first half of the days, with the middle one, and of the
-        second.
+        """Return the mean rank IC of the first and of the second half of the days.
 
-        Columns: `half` (1, 2), `first, last, days, rank_ic, rank_ic_low, rank_ic_high`; none below
-        two days.
+        Columns: `half` (1, 2), `first, last, days, rank_ic, rank_ic_low, rank_ic_high`. A middle
+        day is in the first half. With fewer than two days there is no row.
         """
         daily = self.daily
         middle = (len(daily) + 1) // 2

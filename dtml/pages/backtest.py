@@ -71,8 +71,7 @@ def fold_rows(folds: pd.DataFrame, scores: pd.DataFrame) -> list[Row]:
 
 
 def stock_rows(scores: pd.DataFrame) -> Row:
-    """Return the model's scores of the stocks with the highest and the lowest MCC, from the highest
-    down.
+    """Return the model's scores of the stocks with the highest and lowest MCC, the highest first.
 
     `measured` counts the stocks with an interval, `above` those with one above 0.
     """
@@ -158,8 +157,8 @@ def tracks_chart(
 ) -> Chart | None:
     """Return the value of an initial 1 and the drawdown of portfolios, on one axis of time.
 
-    `hidden` ones are drawn once switched on; drawdowns of `shaded` are. It begins on the evening
-    before.
+    Lines begin on the evening before the first session. Those in `hidden` are drawn once a reader
+    switches them on. The drawdowns of `shaded` are filled.
     """
     values = {}
     depths = {}

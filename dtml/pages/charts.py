@@ -67,11 +67,10 @@ def stretches(sessions: "pd.Index[Any]") -> Int[ndarray, " sessions"]:
 
 
 def thinned(frame: pd.DataFrame, points: int = POINTS) -> pd.DataFrame:
-    """Return the rows to draw of lines over sessions `t`, at most `points` a line; all of other
-    charts.
+    """Return the rows of a chart that are drawn: at most `points` for each line over sessions `t`.
 
-    First, last, and lowest and highest of stretches of equal length; a gap (NaN) keeps its first
-    place.
+    Those are the first and the last row, and the lowest and the highest of stretches of equal
+    length; a gap (NaN) keeps its first row. Charts of anything else keep all rows.
     """
     if "t" not in frame or len(frame) <= points:
         return frame
@@ -291,10 +290,10 @@ def _written(value: float, form: Form) -> str:
 def over_sessions(
     title: str, panels: Sequence[Panel], *, hidden: Iterable[str] = (), dashed: Iterable[str] = ()
 ) -> Chart | None:
-    """Return panels one below the other on one time axis; None where fewer than two days have a
-    value.
+    """Return panels one below the other on one time axis.
 
-    `hidden` lines are drawn once a reader switches them on.
+    None where fewer than two days have a value. `hidden` lines are drawn once a reader switches
+    them on.
     """
     known = [
         (panel, name) for panel in panels for name in panel.lines if panel.lines[name].notna().any()
@@ -368,10 +367,10 @@ def square(
 
 
 def calibration(curves: Mapping[str, pd.DataFrame]) -> dict[str, Chart]:
-    """Return a square chart for each curve of `mean_probability, share_risen, n`, by name, on one
-    scale.
+    """Return a square chart for each calibration curve, by name, all on one scale.
 
-    With `share_risen_low, share_risen_high` where there are any, cut off at its ends.
+    Columns of a curve: `mean_probability, share_risen, n`, and perhaps the interval in
+    `share_risen_low, share_risen_high`, which is cut off at the ends of the scale.
     """
     short_names = {
         "mean_probability": "x",
