@@ -16,9 +16,9 @@ RESTORE = "restore it, or train the model again"
 class Card:
     """Describe a model.
 
-    `size` is a name such as tiny, `network` the configuration of its kind
-    (`translation.models.KINDS`), `tokenizer_hashes` source's and target's. `made`: how it was
-    trained, and figures on the validation set.
+    `size` is a name such as tiny; `network` is the configuration of its kind
+    (`translation.models.KINDS`). `tokenizer_hashes` are those of the source's and the target's
+    tokenizer. `made` says how it was trained, with figures on the validation set.
     """
 
     name: str

@@ -53,11 +53,11 @@ class EncodedSource:
 
 
 class Attention(nn.Module):
-    """Context = sum_i a_i h_i over the encoder's states h, a = softmax(score) or marginals of a
-    chain.
+    """Context = sum_i a_i h_i over the encoder's states h.
 
-    "dot": score(s, h) = s . h, not scaled. "additive": W_a^T tanh(W_b s + W_c h), whose tanh takes
-    `[sentences, queries, source positions, d_model]` of memory.
+    The weights a are softmax(score) or the marginals of a chain. "dot": score(s, h) = s . h, not
+    scaled. "additive": W_a^T tanh(W_b s + W_c h), whose tanh takes `[sentences, queries, source
+    positions, d_model]` of memory.
     """
 
     def __init__(
@@ -77,11 +77,10 @@ class Attention(nn.Module):
         return keys
 
     def forward(self, query: Tensor, source: EncodedSource) -> tuple[Tensor, Tensor]:
-        """Return the context of each query, `[rows, positions, d_model]`, and weights over the
-        source.
+        """Return the context of each query, and the weights over the source.
 
-        Rows are sentences, or the beams of each one after the other; weights `[rows, positions,
-        source positions]`.
+        Queries and contexts are `[rows, positions, d_model]`, weights `[rows, positions, source
+        positions]`. Rows are sentences, or the beams of each sentence one after the other.
         """
         rows, positions, width = query.shape
         # [sentences, beams * positions, d_model]: all queries of a sentence share its memory.
@@ -99,11 +98,11 @@ class Attention(nn.Module):
 
 
 class Decoder(nn.Module):
-    """An LSTM over the target, with no attention or that of Luong et al., from the encoder's last
-    state.
+    """An LSTM over the target, with no attention or that of Luong et al.
 
-    It first runs over all positions, then attends from all at once: out = tanh(W [context; s]).
-    Luong et al. also feed that into the next step; here the recurrence need not wait for it.
+    Its first state is the encoder's last one. It runs over all positions, and then attends from all
+    at once: out = tanh(W [context; s]). Luong et al. also feed that output into the next step; here
+    the recurrence need not wait for it.
     """
 
     def __init__(self, config: RecurrentConfig) -> None:
@@ -128,10 +127,11 @@ class Decoder(nn.Module):
 
 
 class BahdanauDecoder(nn.Module):
-    """An LSTM that attends from its last state before it reads each token, with the context.
+    """An LSTM that attends from its last state before it reads each token.
 
-    The first layer attends. The output is tanh(W [context; s]), as in `Decoder`, in place of
-    Bahdanau's maxout: the two differ only in how and when they attend.
+    It reads the context together with the token; its first layer attends. The output is tanh(W
+    [context; s]), as in `Decoder`, in place of Bahdanau's maxout: the two differ only in how and
+    when they attend.
     """
 
     def __init__(self, config: RecurrentConfig) -> None:
@@ -213,10 +213,10 @@ class RecurrentTranslator(nn.Module):
     def decode(
         self, target: Tensor, state: LstmState, source: EncodedSource
     ) -> tuple[Tensor, Weights, LstmState]:
-        """Decode `[rows, positions]` tokens, padded behind, from `state` on; rows as of
-        `Attention.forward`.
+        """Decode `[rows, positions]` tokens, padded behind, from `state` on.
 
-        Returns `[rows, positions, d_model]`, the weights, and the last state, be it of padding.
+        Rows are those of `Attention.forward`. Returns `[rows, positions, d_model]`, the weights,
+        and the state after the last position, even if that is padding.
         """
         embedded = self.dropout(self.embed_target(target))
         decoded, weights, state = self.decoder(embedded, state, source)
@@ -378,7 +378,7 @@ def _lstm(
 def _initialise(network: nn.Module) -> None:
     """Initialise matrices as Glorot and Bengio, and biases as Jozefowicz et al. (ICML 2015).
 
-    Of the forget gate 1, others 0. Embeddings are uniform in +-EMBEDDING_RANGE.
+    The bias of the forget gate is 1, others are 0. Embeddings are uniform in +-EMBEDDING_RANGE.
     """
     for name, parameter in network.named_parameters():
         if name.endswith("pairwise"):

@@ -64,10 +64,10 @@ GREEDY = Search(beams=1, alpha=0.0)
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A translation, its log probability with END, and its `score`, that divided by the penalty.
+    """A translation, its log probability with END, and its `score`: that divided by the penalty.
 
-    `attention` on request is `[len(tokens) + 1, source positions]`, float32, END last in both; rows
-    sum to 1, except with structured attention.
+    `attention`, if requested, is float32 `[len(tokens) + 1, source positions]`; END is last on both
+    axes. Rows sum to 1, except with structured attention.
     """
 
     tokens: tuple[int, ...]  # without BEGIN and END
@@ -320,10 +320,9 @@ class _Beams:
         return newly_done
 
     def _log_probabilities(self, decoder: IncrementalDecoder) -> Tensor:
-        """Return the log probabilities of the next token, `[sentences, beams, vocabulary]`; stores
-        attention.
+        """Return the log probabilities of the next token; store attention.
 
-        Overwritten at the next step.
+        They are `[sentences, beams, vocabulary]`, and overwritten at the next step.
         """
         logits, weights = decoder.step(
             self.state,

@@ -31,10 +31,10 @@ class IncrementalDecoder(Protocol):
     def step(
         self, state: Any, tokens: Tensor, *, need_weights: bool = False
     ) -> tuple[Tensor, Weights]:
-        """Append tokens `[sentences, beams]`; return scores `[sentences, beams, target
-        vocabulary]`.
+        """Append tokens `[sentences, beams]`; return scores of the next ones, and attention.
 
-        And, if requested and there is any, attention `[sentences, beams, source positions]`.
+        The scores are `[sentences, beams, target vocabulary]`; the attention is `[sentences, beams,
+        source positions]`, None unless requested or if the network has none.
         """
 
 
@@ -42,8 +42,8 @@ class IncrementalDecoder(Protocol):
 class KeyValueCache:
     """The Transformer's state: keys and values of the first `length` positions of every beam.
 
-    They are never moved: a beam attends to those of all, under a mask of its own past, which is
-    copied.
+    They are never moved: each beam attends to the keys of all beams of its sentence, under a mask
+    of its own past. To continue from another beam, only that mask is copied.
     """
 
     memory: list[Tensor]  # of each layer, [2, sentences, heads, source positions, d_k]
@@ -76,10 +76,11 @@ class KeyValueCache:
         self.length += 1
 
     def mask_of_past(self) -> Tensor | None:
-        """Return the mask of the keys of each beam, `[sentences, beams, length * beams]`; None:
-        all.
+        """Return the mask of the keys of each beam; None if it may attend to all of them.
 
-        For a single beam `[1, 1, FIRST_CAPACITY]` of at least so many keys, then None.
+        The mask is `[sentences, beams, length * beams]`. A single beam has at least
+        `FIRST_CAPACITY` keys: its mask is `[1, 1, FIRST_CAPACITY]` while it has stored fewer, then
+        None.
         """
         beams = self.past.shape[1]
         if beams > 1:
