@@ -138,10 +138,10 @@ def link_of_night(market: str, as_of: date) -> Link | None:
 
 
 def begin(engine: Engine, market: str, since: date | None) -> list[Link]:
-    """Begin or extend a market's chain at a complete night, by default the last; return the new
-    links.
+    """Begin or extend a market's chain at a complete night, by default the last.
 
-    Raises UsageError where the first night is not complete or not the chain's; and as `extend`.
+    Returns the new links. Raises UsageError where that night is not complete or, given in `since`,
+    not the first of an existing chain; and the errors of `extend`.
     """
     with reading(engine) as conn:
         days = [night["as_of"] for night in nights.complete_nights(conn, market)]
@@ -166,11 +166,11 @@ def begin(engine: Engine, market: str, since: date | None) -> list[Link]:
 
 
 def extend(engine: Engine, market: str, first: date = date.max) -> list[Link]:
-    """Add and return a link for each complete night that is new or was run again, in order of
-    ending.
+    """Add a link for each complete night that is new or was run again, and return the new links.
 
-    A market without a chain gets one from `first` on. No other process may work on the market.
-    Raises ChainFileError for a file that cannot be read or does not fit the store, OSError.
+    They are in the order in which the nights ended. A market without a chain gets one from `first`
+    on. No other process may work on the market. Raises ChainFileError for a file that cannot be
+    read or does not fit the store, and OSError for one that cannot be written.
     """
     file = chain_file(market)
     chain = read_chain(file) if is_frozen(market) else []
@@ -215,12 +215,11 @@ def extend(engine: Engine, market: str, first: date = date.max) -> list[Link]:
 def check(
     engine: Engine, market: str, file: Path | None = None, first: date = date.min
 ) -> tuple[list[Link], list[Change]]:
-    """Compare a chain, by default the market's own, with the store and weights; return links and
-    changes.
+    """Compare a chain, by default the market's own, with the store and the files of weights.
 
-    Only the last link of a night counts, and none before `first`. Another file is compared with the
-    market's own too. Raises UsageError without a chain, ChainFileError for an unreadable or empty
-    one.
+    Returns the chain's links and the changes found. Only the last link of a night counts, and none
+    before `first`. Another file is compared with the market's own too. Raises UsageError without a
+    chain, ChainFileError for an unreadable or empty one.
     """
     own = chain_file(market)
     if file is None and not is_frozen(market):

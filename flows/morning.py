@@ -120,8 +120,7 @@ class Morning:
 
     @property
     def account_line(self) -> Chart | None:
-        """Return a drawing of 1 invested NIGHTS sessions ago, in the paper account and in equal
-        parts.
+        """Draw what 1 invested NIGHTS sessions ago became in the paper account and in equal parts.
 
         None where the account has fewer than two sessions.
         """
@@ -301,10 +300,9 @@ def _gain_of_study(row: Row, beside: str, source: str, link: str) -> Gain:
 
 
 def skill_line(night: NightFacts, leg: str, predictor: str) -> Chart | None:
-    """Return a drawing of a predictor's rank IC, added up over NIGHTS nights of SPAN, and the best
-    rule's.
+    """Draw the running sum of a predictor's rank IC over NIGHTS nights, and of the best rule's.
 
-    None with fewer than two rank ICs.
+    The nights lie within SPAN. None where the predictor has fewer than two rank ICs in them.
     """
     rank_ics = query(
         night.conn,

@@ -103,10 +103,10 @@ class NightFacts:
         return night_counts(self.conn, "abstention_count", self.market, self.scored_until)
 
     def directions(self, level: float) -> pd.DataFrame:
-        """Return the query `night_directions` with the `direction` at a level, and the band's
-        `low`, `high`.
+        """Return the query `night_directions`, with `direction`, `low` and `high` at a level.
 
-        All three are missing where the model has no band of that level.
+        `low` and `high` bound the band. All three are missing where the model has no band of that
+        level.
         """
         banded = read(
             self.conn,

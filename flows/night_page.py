@@ -148,10 +148,9 @@ def survivorship_of_nights(conn: Connection, market: Market, as_of: date) -> Sur
 
 
 def rolling(conn: Connection, market: Market, as_of: date) -> pd.DataFrame:
-    """Return `rolling_scores` of each `predictor` at the end of each window of `ROLLED_NIGHTS`
-    sessions.
+    """Return `rolling_scores` of each `predictor` at the end of each window.
 
-    All stock-days count.
+    A window has `ROLLED_NIGHTS` sessions; every stock-day in it counts alike.
     """
     first = sessions_up_to(market.calendar, as_of, ROLLED_NIGHTS)[0].date()
     of_nights = read(

@@ -104,7 +104,8 @@ def list_runs(market: OptionalMarket = None) -> Answer:
 def require_market(engine: Engine, market: str | None, option: str = "") -> str:
     """Return the name of a stored market; None stands for the only one.
 
-    Raises UsageError, which lists them, for another, and for None among several.
+    Raises UsageError, which lists the stored markets, for a market that is not stored, and for
+    None where several are stored.
     """
     with reading(engine) as conn:
         stored = stored_markets.all_markets(conn)

@@ -149,10 +149,10 @@ def report(
 
 
 def _replay_night(request: RunRequest, as_of: date | None, known_at: str | None) -> Answer:
-    """Replay the night of `as_of`, by default the last complete one; the answer fails if it
-    differs.
+    """Replay the night of `as_of`, by default the last complete one.
 
-    With `known_at`, how the bars changed is told, and only no prediction fails.
+    The answer fails if the replay differs. With `known_at` it tells how the bars have changed, and
+    fails only if nothing could be predicted.
     """
     moment = None if known_at is None else moment_of(known_at)
     archive = Archive.open(request)
@@ -326,7 +326,8 @@ def _at_moment(replay: Replay, restated: dict[str, int]) -> Iterator[Part]:
 def reproduction_summary(reproduction: Reproduction, trained: Retraining | None) -> dict[str, Any]:
     """Return a reproduction, and the retraining if there was one, as plain values.
 
-    New figures begin with `reproduced_`. Weights close on a GPU are `equal`.
+    Figures of the prediction made again have the prefix `reproduced_`. `equal` is True, too, for
+    weights that are close on a GPU.
     """
     figures = reproduction.predictions.iloc[0]
     document: dict[str, Any] = {

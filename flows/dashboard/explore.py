@@ -135,7 +135,8 @@ def sql_page(engine: Engine, sql: str, market: str | None, interruption: Interru
 def answer(engine: Engine, sql: str, interruption: Interruption) -> Page:
     """Return the first rows of an answer, at most SHOWN, and its chart, or the error in its SQL.
 
-    Columns are `numeric`, or even `whole`. After an error `rows` is None and `wrong` the message.
+    For each column, `numeric` says whether it has numbers, and `whole` whether all are whole. After
+    an error `rows` is None and `wrong` is the message.
     """
     try:
         # One row more than is shown tells whether there are more.

@@ -148,10 +148,10 @@ def _predicted_symbols(conn: Connection, market: str) -> list[str]:
 
 
 def span_scores(predictions: pd.DataFrame) -> list[Row]:
-    """Score a stock's directions beside those of the naive rules, on the same sessions with an
-    outcome.
+    """Score a stock's directions beside those of the naive rules, on the same sessions.
 
-    Without any, the model alone. MCC is 0 when a class is never predicted.
+    These have an outcome and a direction of every rule; without any, the model alone is scored, on
+    all sessions with an outcome. MCC is 0 when a class is never predicted.
     """
     scored = predictions.dropna(subset=["realised_return"])
     columns = {MODEL: "direction"}

@@ -54,10 +54,10 @@ class Night:
 
 
 def stored_night(opened: OpenedMarket, as_of: date) -> Night | None:
-    """Return a complete night with its page, after cleaning up, or None where `run_night` is
-    needed.
+    """Return a complete night with its page, or None where `run_night` is needed.
 
-    With the user's own code always None: `run_night` compares it.
+    What a run killed late may have left undone, such as an export, is done first. A market with the
+    user's own code always gets None: `run_night` compares the code.
     """
     row = finished_night(opened, as_of)
     if row is None or opened.market.code is not None:

@@ -185,8 +185,7 @@ def require_predictions(tonight: Tonight) -> None:
 
 
 def store(tonight: Tonight) -> None:
-    """Store the predictions, attention, rules' directions, ranking and end of the night, or
-    nothing.
+    """Store what the night predicted and ranked, and its end, in one transaction.
 
     A night that another process has completed meanwhile stays: the lock on PostgreSQL ends with its
     connection.
