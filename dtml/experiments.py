@@ -66,12 +66,11 @@ class Experiment:
         return trained + left_out + self.validation_sessions
 
     def spans(self, windows: Windows, as_of: date) -> tuple[Windows, Windows]:
-        """Return the training days, and the validation days that choose the epoch, up to the target
-        `as_of`.
+        """Return the training days, and the validation days that choose the epoch.
 
-        `validation_sessions`, and before them at most `train_sessions`; `gap_sessions` are left out
-        between the two, and before the first day predicted. Raises DtmlError for fewer than
-        `MINIMUM_TRAIN_DAYS`.
+        No target is after `as_of`. There are `validation_sessions` and, before them, at most
+        `train_sessions`; `gap_sessions` days are left out between the two, and before the first day
+        predicted. Raises DtmlError for fewer than `MINIMUM_TRAIN_DAYS` training days.
         """
         past = windows.between(last=pd.Timestamp(as_of))
         # The outcome of a day is the return to the next session: its horizon is 1.

@@ -185,9 +185,9 @@ def constituents_of(spells: Sequence[Spell], listed: Listed) -> tuple[Constituen
 
 
 def refuse_other_counts(market: Market, count: int) -> None:
-    """Raise DefinitionError for the first session, up to the list's day, with other members.
+    """Raise DefinitionError for a session up to the list's day without `count` members.
 
-    It finds spells that end too early, which look ahead: they know already who will be removed.
+    A spell that ends too early leaves too few: the list looks ahead, to a removal not yet known.
     """
     # Imported only here: the calendar of an exchange takes a second.
     from dtml.prices.sessions import sessions_between

@@ -148,8 +148,8 @@ def window_of(panel: Panel, day: int, history: int) -> Panel:
 def values_of(loaded: Loaded, window: Panel) -> Float[ndarray, "stocks features"]:
     """Return every feature of the last session of a window; NaN where missing or infinite.
 
-    With fewer than HISTORY sessions, one that fails is missing. Raises OwnCodeError for no frame or
-    series of the stocks, and what a feature raises.
+    A feature that fails on fewer than HISTORY sessions is missing. Raises OwnCodeError for an
+    answer that is no frame or series of the stocks, and else what a feature raises.
     """
     bars = Bars(window)
     values = np.full((len(window.symbols), len(loaded.features)), np.nan)
@@ -184,10 +184,11 @@ def ranks_of(values: Features, there: There) -> Features:
 def fit(model: Any, ranks: Features, relative: Grid, days: slice) -> Any:
     """Return a model fitted to the ranked outcomes of some sessions.
 
-    None stands for the product's boosting; a user's own is copied or created. `ranks` are [sessions
-    stocks features], `relative` [sessions stocks], in [-0.5, 0.5]. A classifier (`predict_proba`)
-    learns whether the rank is above 0. A missing feature is 0 to a user's model; a torch module
-    learns a day a step.
+    None stands for the product's boosting; a user's own model is copied, or created from a class.
+    `ranks` are those of features, [sessions stocks features]; `relative` those of outcomes,
+    [sessions stocks] in [-0.5, 0.5], NaN unknown. A classifier (`predict_proba`) learns whether the
+    outcome's rank is above 0. A user's model reads a missing feature as 0; a torch module learns
+    one day in each step.
     """
     has_outcome = np.isfinite(relative[days])  # [days stocks]
     x = ranks[days][has_outcome]  # [rows features], a row for each stock-day, in order of time
@@ -261,8 +262,8 @@ def scored(model: Any, ranks: Features, there: There) -> Grid:
 def kept(model: Any, ranks: Features, relative: Grid, days: slice) -> Arrays:
     """Return the arrays to store of a fitted model, from which `restored` makes it again.
 
-    Its numbers, of boosting and a torch module; of another model, instead of a pickle, which runs
-    code, the rows from which it learnt.
+    For boosting and torch modules these are its numbers. For another model they are the rows from
+    which it learnt, because a pickle would run code when it is read.
     """
     if isinstance(model, Boosting) or hasattr(model, "state_dict"):
         numbers = asdict(model) if isinstance(model, Boosting) else model.state_dict()

@@ -18,7 +18,7 @@ TIMES_THE_RULES = 3
 def doubt(market: Market, panel: Panel, leg: Leg, scores: Grid, outcome: Grid) -> str:
     """Say why the rank IC of some scores is too good to be true; empty where it is not.
 
-    The whole 95 % interval, of [days stocks], must lie beyond the bound.
+    Scores and outcomes are [days stocks]. The whole 95 % interval must lie above the bound.
     """
     bound = highest_believed(market, panel, leg)
     rank_ic = mean_of_days(rank_ics(*both_known(scores, outcome)), overlap=overlap_of(leg))
@@ -36,8 +36,9 @@ def doubt(market: Market, panel: Panel, leg: Leg, scores: Grid, outcome: Grid) -
 def highest_believed(market: Market, panel: Panel, leg: Leg) -> float:
     """Return the rank IC above which no result is believed.
 
-    `max_rank_ic` of the market's file, else the larger of `BELIEVED` and `TIMES_THE_RULES` times
-    the largest size of a rule's on the last `SCORED` days.
+    It is `max_rank_ic` of the market's file, if set. Else it is `BELIEVED` or, if larger,
+    `TIMES_THE_RULES` times the largest rank IC, without its sign, of a one-line rule on the last
+    `SCORED` days.
     """
     if market.checks.max_rank_ic is not None:
         return market.checks.max_rank_ic

@@ -135,10 +135,11 @@ def _not_paid(days: pd.DataFrame) -> pd.DataFrame:
 
 
 def _hundredfold_falls(days: pd.DataFrame) -> pd.DataFrame:
-    """Return the stocks that fall by about a hundred times their dividends: pounds beside pence.
+    """Return the stocks that fall by about a hundred times their dividends on ex-days.
 
-    Only dividends within `TINY`, without a split. The mean fall, against the day's median stock, is
-    50 to 150 times the mean dividend, and above `FEW_ERRORS` standard errors.
+    Such dividends are in pounds, beside prices in pence. Only dividends within `TINY` count, on
+    days without a split. The mean fall, measured against the day's median stock, is 50 to 150 times
+    the mean dividend, and above `FEW_ERRORS` standard errors.
     """
     median_change = days["close"].groupby(days["session"]).transform("median")
     days = days.assign(fall=median_change - days["close"])

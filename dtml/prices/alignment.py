@@ -148,8 +148,9 @@ def _correlations(series: pd.DataFrame, others: pd.DataFrame, enough: int) -> "p
 def redated_symbols(stored: pd.DataFrame, fresh: pd.DataFrame) -> dict[str, int]:
     """Return the symbols whose stored closes come back a session later (1) or earlier (-1).
 
-    Of closes that differ from the neighbour's, over `MOST_MATCHES`, and at least `LEAST_MATCHES`,
-    come back beside it, none beside its own.
+    Both arguments are bars frames. Only closes that differ from the neighbouring session's count:
+    more than the share `MOST_MATCHES` of them, and at least `LEAST_MATCHES`, must come back beside
+    that session, and none beside its own.
     """
     # Sorted, so that the shifts below give the closes of the sessions before and after.
     known = stored[["symbol", "session", "close"]].sort_values(["symbol", "session"])
@@ -186,9 +187,9 @@ def _is_same(price: pd.Series, other: pd.Series) -> pd.Series:
 def restated_symbols(stored: pd.DataFrame, fresh: pd.DataFrame) -> list[str]:
     """Return the symbols, sorted, whose past the source has restated since `stored`.
 
-    On common sessions: a dividend changes adj_close / close on every earlier one, as does an
-    adjusted close of one side; a split the close, looked for on the oldest alone. A fresh row
-    without a close is no restatement.
+    Only common sessions of the two bars frames are compared. A symbol is restated if adj_close /
+    close differs on any of them, or is known on one side only, or if the close of the oldest
+    differs, as after a split. A fresh row without a close is ignored.
     """
     common = stored.merge(fresh, on=["symbol", "session"], suffixes=("", "_fresh"))
     common = common[common["close_fresh"].notna()]
@@ -205,8 +206,9 @@ def restated_symbols(stored: pd.DataFrame, fresh: pd.DataFrame) -> list[str]:
 def rescaled(stored: pd.DataFrame, fresh: pd.DataFrame) -> pd.DataFrame:
     """Return symbol, factor and is_unit of each symbol whose past closes were all multiplied.
 
-    `factor` is fresh / stored close on `LEAST_MATCHES` common sessions or more, but for new splits
-    and, of closes that are adjusted, dividends. `is_unit`: a power of ten, with the same volumes.
+    `factor` is fresh / stored close, the same on at least `LEAST_MATCHES` common sessions. Factors
+    that new splits explain are left out and, where closes are adjusted, those that a dividend
+    explains. `is_unit` says that the factor is a power of ten and volumes are the same.
     """
     common = stored.merge(fresh, on=["symbol", "session"], suffixes=("", "_fresh"))
     ratios = pd.DataFrame(
@@ -240,9 +242,9 @@ def rescaled(stored: pd.DataFrame, fresh: pd.DataFrame) -> pd.DataFrame:
 
 
 def twin_stocks(bars: pd.DataFrame, index_symbol: str) -> pd.DataFrame:
-    """Return symbol, reason and value of each stock with the newest `ENOUGH` bars of another one.
+    """Return symbol, reason and value of each stock whose newest bars are those of another one.
 
-    Sessions, closes, of which `LEAST_CLOSES` differ, and volumes of accepted bars.
+    Both have the same last `ENOUGH` sessions, volumes and closes, `LEAST_CLOSES` of them distinct.
     """
     stocks = bars[bars["symbol"] != index_symbol].sort_values(["symbol", "session"])
     newest = stocks.groupby("symbol").tail(ENOUGH)
@@ -280,12 +282,12 @@ def judged(bars: pd.DataFrame) -> list[str]:
 
 
 def over_corrected(bars: pd.DataFrame) -> pd.DataFrame:
-    """Return symbol, reason and value (words) of each symbol whose adjusted close rises on its
-    ex-days.
+    """Return symbol, reason and value (words) of symbols whose adj_close rises on its ex-days.
 
-    The mean adjusted return there is at least `LEAST_EXCESS`, and exceeds `ERRORS` standard errors.
-    On ex-days adj_close / close steps within `STEP`; returns are clipped to the step: beyond is
-    news. With fewer than `ENOUGH` bars a symbol is not judged.
+    Ex-days are those on which adj_close / close rises by a step within `STEP`. The mean of the
+    adjusted returns on them, each clipped to its step because more is news, is at least
+    `LEAST_EXCESS` and above `ERRORS` standard errors. A symbol with fewer than `ENOUGH` bars is not
+    judged.
     """
     rows = bars[bars["symbol"].isin(judged(bars)) & bars["adj_close"].notna()]
     rows = rows.sort_values(["symbol", "session"])

@@ -111,8 +111,9 @@ def _differ(
 def _pairs(stored: pd.DataFrame, second: pd.DataFrame, sessions: pd.DatetimeIndex) -> pd.DataFrame:
     """Return a row for each symbol and session of which a source has a close, sorted by both.
 
-    `held`: 'both', 'left_only' (stored), 'right_only'; others end in _first or _second. From the
-    later beginning on, of symbols that both have.
+    `held` says who has it: 'both', 'left_only' (`stored`) or 'right_only' (`second`). The other
+    columns of bars end in _first or _second. Only symbols of both sources are kept, from the later
+    of their two beginnings on.
     """
     first_bars, second_bars = (
         bars.loc[

@@ -119,9 +119,10 @@ def returns_between(
 def index_of_constituents(market: Market, bars: pd.DataFrame, level: float = BASE) -> pd.DataFrame:
     """Return the bars of a market's index as the equal-weight mean of its constituents.
 
-    Rebalanced every session, from `level` on the first with an accepted bar: by the mean return of
-    the constituents of the later session with a `traded` bar on both, else unchanged. Open, high
-    and low are means too. The adjusted close is the close; the volume is missing.
+    It starts at `level` on the first session with an accepted bar. Each session it changes by the
+    mean return of that session's constituents with a `traded` bar on it and on the session before;
+    without any it stays. Open, high and low are means too. The adjusted close is the close; the
+    volume is missing.
     """
     symbols = market.symbols
     stocks = bars[bars["symbol"].isin(symbols)]

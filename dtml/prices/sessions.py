@@ -209,8 +209,8 @@ def _exchange(calendar: AnyCalendar) -> _Exchange:
 def _with_given_sessions(library: _Exchange, calendar: Calendar) -> _Exchange:
     """Return the library's exchange with the sessions that a user's calendar adds and removes.
 
-    After the library's last one each usual weekday up to `known_to`; without `holidays`, with
-    `extra`. New ones open and close at the usual local times.
+    After the library's last session, each usual weekday up to `known_to` is added. Then `holidays`
+    are removed and `extra` days added. New sessions open and close at the usual local times.
     """
     week = usual_week(calendar.code, library.last)  # of the last year that the library knows
     # None where the user's calendar knows no later day.

@@ -19,7 +19,8 @@ OUTCOME_COLUMNS = ("symbol", "status", "rows", "detail")
 class Fetched:
     """The unchecked answer of a source: the bars received, and an outcome for each symbol.
 
-    `dtml.prices.bars.BAR_COLUMNS`; `OUTCOME_COLUMNS`: status (`Status`), rows, detail for people.
+    `bars` has `dtml.prices.bars.BAR_COLUMNS`. `outcomes` has `OUTCOME_COLUMNS`: symbol, status (a
+    `Status`), rows (the number of bars) and detail (a line for people, empty when ok).
     """
 
     bars: pd.DataFrame
@@ -35,7 +36,8 @@ class Fetched:
     ) -> "Fetched":
         """Return an answer with the bars of each symbol of `first` from its own first session.
 
-        One without is `malformed`, for the reason given there, or `no_data`, as `missing` says.
+        A symbol without bars is `malformed`, where that has a reason, or `no_data`, as `missing`
+        says.
         """
         # Missing for a symbol that was not asked for, so that its bars are dropped too.
         first_of_bar = pd.to_datetime(bars["symbol"].map(dict(first)))

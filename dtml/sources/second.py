@@ -93,9 +93,10 @@ def _renamed(stock: Listed, names: Mapping[str, str]) -> Listed:
 
 
 def _names(market: Market) -> dict[str, str]:
-    """Return the second source's symbols by the market's: with the `suffix`, or as `symbols` lists.
+    """Return the second source's symbols by the market's, where the market's file gives them.
 
-    Those in common may be missing. Raises UsageError where one means two.
+    They are listed in `symbols`, or are a stock's symbol with the `suffix`. Symbols that both
+    sources share may be missing. Raises UsageError where one would mean two of the market's.
     """
     second = market.second_source
     assert second is not None

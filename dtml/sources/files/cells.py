@@ -119,9 +119,9 @@ def days_of(
 ) -> list[date | None]:
     """Return the date in each cell of a column, None where it is no date.
 
-    `formats` are strptime's, `ISO`, `EXCEL` or `UNITS`; the one that reads most counts, and
-    UsageError is raised where two read all, differently. Without: Excel's days if nothing else, or
-    ISO 8601.
+    `formats` are those of strptime, `ISO`, `EXCEL` or `UNITS`; the one that reads most cells is
+    used. Raises UsageError where two read all cells, but differently. Without formats, cells are
+    Excel's days if they can be nothing else, or ISO 8601.
     """
     cells = [_without_empty_fraction(value) for value in values]
     patterns = formats or [EXCEL if _are_days_of_excel(cells) else ISO]
@@ -193,7 +193,7 @@ def _moment(cell: object, pattern: str) -> date | None:
 def _days(moments: Sequence[date | None], timezone: str) -> list[date | None]:
     """Return the date of each date or moment; None for a year that 64 bits do not hold.
 
-    In `timezone`, unless all are midnights, in UTC or as written: then they are dates.
+    Moments with a zone are dated in `timezone`, unless all are midnights, in UTC or as written.
     """
     known = [
         moment if moment is not None and FIRST_YEAR <= moment.year <= LAST_YEAR else None

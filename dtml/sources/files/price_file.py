@@ -150,10 +150,11 @@ class PriceFile:
 
     @cached_property
     def _symbols(self) -> tuple[list[str], list[str], ndarray]:
-        """The distinct symbols as written and as meant, and that of each row; else the file's name.
+        """Return the distinct symbols, as written and as meant, and each row's position in them.
 
-        A number may lack its leading zeros. Raises UsageError for a row without a symbol, or of no
-        text.
+        A file without such a column is named after its stock. A number may lack the leading zeros
+        of a listed symbol. Raises UsageError for a row without a symbol, and for a value that is no
+        text, unless it is such a number.
         """
         if not self.has_symbols:
             symbol = self.market_symbols.get(self.stem, self.stem)
@@ -285,8 +286,9 @@ def read_price_file(
 ) -> PriceFile:
     """Read a table of prices, and say what its columns mean.
 
-    Those with two names a column, field and ticker (`yfinance`), or closes of a stock (`wide`), get
-    a row for each stock and date. A nameless first or last column of dates is that of the dates.
+    A table with a field and a ticker above each column (`yfinance`), or with a column of closes for
+    each stock (`wide`), is turned into a row for each stock and date. A first or last column of
+    dates may lack a name.
     """
     place = container.place
     table = read_table(container, stated).with_constants(partitions(container, stated))

@@ -159,9 +159,10 @@ OTHER_FIELDS = ("capital_gains", "repaired?")
 def _fields_first(
     pairs: Mapping[int, tuple[str, str]], labels: tuple[str, str]
 ) -> dict[int, tuple[str, str]]:
-    """Return the two names of each column, by position, the field first, as `labels` say.
+    """Return the two names of each column, by position, with the field before the ticker.
 
-    Else fields are all known ones; AdvisedError is raised where both or neither may be.
+    By `labels`, else by the known fields; raises AdvisedError where these fit both names or
+    neither.
     """
     first_label, second_label = labels
     known = {*NAMES, *OTHER_FIELDS}
@@ -336,7 +337,10 @@ def _decoded(line: bytes) -> str:
 
 
 def _is_comment(line: str, text: BytesIO, separator: str | None) -> bool:
-    """Say whether a line is a comment: with #, and other fields than the first line without."""
+    """Say whether a line is a comment: it begins with #, and is not a header.
+
+    A header has as many fields as the first line without #, read in `text`.
+    """
     if not line.startswith("#"):
         return False
     place = text.tell()
