@@ -168,10 +168,9 @@ def upgrade(engine: Engine) -> bool:
 
 
 def require_current_schema(engine: Engine, command: str = "dtml db upgrade") -> None:
-    """Raise StoreUsageError, naming the `command` that upgrades it, unless the store has this
-    schema.
+    """Raise StoreUsageError, naming the `command` that upgrades, unless the schema is this one.
 
-    Raises StoreError for a damaged one.
+    Raises StoreError for a damaged store.
     """
     with reading(engine) as conn:
         stored = _stored_revision(conn)
@@ -345,10 +344,10 @@ def begin_sqlite(conn: Connection) -> None:
 def _connect_without_locks(
     path: Path, dialect: Dialect, _record: object, arguments: list[Any], options: dict[str, Any]
 ) -> DBAPIConnection | None:
-    """Connect to a file in a folder where SQLite can make no files for locks, as one that never
-    changes.
+    """Connect to a file, as one that never changes, in a folder where SQLite can make no others.
 
-    None lets SQLAlchemy connect as usual, where these files exist.
+    Where its write-ahead log or the index of that is there already, returns None, and SQLAlchemy
+    connects as usual.
     """
     if any(path.with_name(f"{path.name}-{part}").exists() for part in ("wal", "shm")):
         return None

@@ -79,9 +79,9 @@ def save(conn: Connection, name: str, rows: Rows, /, **owner: Any) -> int:
 def identified(
     conn: Connection, market: str, named: pd.DataFrame, columns: Sequence[str] = ("instrument_id",)
 ) -> pd.DataFrame:
-    """Return the frame with these columns of ids, from the symbols in its columns of STOCKS.
+    """Return the frame with the ids of the symbols in its columns of STOCKS.
 
-    Raises StoreUsageError for symbols that are not stored.
+    The ids are in `columns`. Raises StoreUsageError for symbols that are not stored.
     """
     known_ids = instrument_ids(conn, market)
     ids = {column: named[STOCKS[column]].map(known_ids) for column in columns}

@@ -117,10 +117,10 @@ class MultiHeadAttention(nn.Module):
         *,
         need_weights: bool = False,
     ) -> tuple[Tensor, Weights]:
-        """Attend in every head, concatenate and project: `[..., queries, d_model]` and, on request,
-        weights.
+        """Attend in every head, concatenate and project.
 
-        `query`, `key` and `value` are `[..., heads, positions, d_k]`.
+        `query`, `key` and `value` are `[..., heads, positions, d_k]`. Returns `[..., queries,
+        d_model]` and, on request, the weights.
         """
         per_head_mask = None if mask is None else mask.unsqueeze(-3)
         mixed, weights = attend(query, key, value, per_head_mask, need_weights=need_weights)

@@ -81,10 +81,10 @@ QUEUE_ORDER = (text.priority.desc(), text.id)
 
 
 def queue_texts(conn: Connection, model: str, texts: Sequence[str], priority: int = 0) -> list[int]:
-    """Put texts into a model's queue by priority; return their ids in order. The model may be
-    unknown.
+    """Put texts into a model's queue by priority; return their ids in order.
 
-    Raises StoreUsageError for a text that no worker can translate, and queues none.
+    The model may be unknown. Raises StoreUsageError for a text that no worker can translate, and
+    queues none.
     """
     if not texts:
         return []
@@ -131,12 +131,12 @@ def take_texts(
     lease_s: float = LEASE_S,
     now: datetime | None = None,
 ) -> list[dict[str, Any]]:
-    """Take up to `limit` queued texts of one model, by priority, then age, in a transaction of its
-    own.
+    """Take up to `limit` queued texts of one model, by priority, then age.
 
-    The model is that of the first text queued for one of `models` (None: any). A text that was
-    taken and lost is taken alone, so that one that kills its worker affects no other. Together the
-    texts have at most `MOST_CHARACTERS`, unless the first has more.
+    They are taken in a transaction of its own. The model is that of the first text queued for one
+    of `models` (None: any). A text that was taken and lost is taken alone, so that one that kills
+    its worker affects no other. Together the texts have at most `MOST_CHARACTERS`, unless the first
+    has more.
 
     Each has id, model, text, priority, attempts (with this one), and unfit: why it cannot be
     translated, or None. Nobody else takes them for `lease_s` seconds from `now`. A text whose lease

@@ -88,9 +88,9 @@ metadata = sa.MetaData(
 class Written:
     """How the rows of a table may be written, as the module says.
 
-    `compared` are by default all numbers outside the key, the same within `relative`, a share of
-    the new number, plus `absolute`: other threads give other last digits. `refusal` says why a row
-    stays.
+    `compared` are the columns whose numbers are compared, by default all outside the key. Numbers
+    are the same within `relative`, a share of the new one, plus `absolute`: the last digits change
+    with the number of threads. `refusal` says why a row stays.
     """
 
     policy: Literal["stays", "newest", "same"]

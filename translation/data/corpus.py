@@ -161,9 +161,9 @@ def check_languages(corpus: Corpus, source_language: str, target_language: str) 
 class Rules:
     """The rules by which pairs are dropped from a corpus.
 
-    Always if a side is empty; if a side has more than `longest` pieces, or (longer + 1) / (shorter
-    + 1) is above `ratio`. `drop_repeated`: it occurred before; `drop_same`: both sides are equal,
-    as names and numbers may be.
+    A pair is dropped if a side is empty or has more than `longest` pieces, or if (longer + 1) /
+    (shorter + 1) of its sides' pieces is above `ratio`. `drop_repeated` drops pairs that occurred
+    before, `drop_same` those with equal sides, which names and numbers may have.
     """
 
     longest: int = 200

@@ -85,13 +85,13 @@ def search(
     report: Callable[[int], object] | None = None,
     device: torch.device | str = "cpu",
 ) -> list[list[Hypothesis]]:
-    """Translate `sources`, token numbers without END; return the `how.best` translations, best
-    first.
+    """Translate `sources`, token numbers without END; return the `how.best` best of each.
 
-    Fewer if no more have a probability above 0; an empty source has one, empty. At most `how.extra`
-    tokens more than the source. `report` gets the number of sentences done since its last call. A
-    batch is halved if memory runs out. Raises TranslationError if none has a probability, as with
-    NaN, or memory does not suffice for one sentence.
+    The best comes first. There are fewer if no more have a probability above 0; an empty source has
+    one, without tokens. A translation has at most `how.extra` tokens more than its source. `report`
+    gets the number of sentences done since its last call. A batch is halved if memory runs out.
+    Raises TranslationError if no translation of a source has a probability above 0, as with NaN, or
+    if memory does not suffice for one sentence.
     """
     # The hypotheses of each source; an empty list is one that is still to be translated.
     of_empty = Hypothesis((), 0.0, 0.0, torch.ones(1, 1) if how.with_attention else None)
@@ -210,9 +210,10 @@ class _Sentence:
     def should_stop(self, length: int, log_probability: float) -> bool:
         """Return whether no unfinished translation of `length` tokens needs to be continued.
 
-        At the limit, with none unfinished, with as many finished as beams (unless `exact`), or when
-        the most probable one's `log_probability` over the highest penalty cannot be among the
-        `best`. With one beam the first finished is the last.
+        That is so at the limit of tokens, if none is unfinished, if as many are finished as there
+        are beams (unless `exact`), or if no unfinished one can become one of the `best`: no score
+        can exceed their highest `log_probability` over the highest penalty. With one beam the first
+        finished translation is the last.
         """
         if length == self.limit or log_probability == -math.inf:
             return True

@@ -98,11 +98,11 @@ def require_device(device: str) -> None:
 
 
 def join_process_group(device: str) -> tuple[ProcessGroup, torch.device]:
-    """Join the processes that torchrun or `launch_processes` started; return the group and the
-    device.
+    """Join the processes that torchrun or `launch_processes` started; return group and device.
 
-    `SINGLE_PROCESS` if there is no other. A launched process ends when its launcher does. With
-    cuda: `prepare_cuda`; raises UsageError for fewer devices than processes.
+    The group is `SINGLE_PROCESS` if there is no other process. One that `launch_processes` started
+    ends when its launcher does. With cuda, calls `prepare_cuda`, and raises UsageError if there are
+    fewer devices than processes.
     """
     require_device(device)
     if device == "cuda":
@@ -141,8 +141,9 @@ def join_process_group(device: str) -> tuple[ProcessGroup, torch.device]:
 def launch_processes(command: Sequence[str], world_size: int) -> int:
     """Run a command in several processes; return the exit code of one that fails, or 0.
 
-    Minus the signal, if one killed it. They share this process's threads. SIGINT and SIGTERM go to
-    rank 0; when that ends or one fails, all are ended.
+    If a signal killed it, the code is minus the signal's number. The processes share the threads of
+    this one. SIGINT and SIGTERM are passed on to rank 0; when rank 0 ends or any process fails, all
+    are ended.
     """
     with tempfile.TemporaryDirectory() as folder:
         rendezvous = f"{folder}/rendezvous"

@@ -140,9 +140,10 @@ def train_network(
 ) -> Progress:
     """Train until the budget is used up, then load the best weights on validation in rank 0.
 
-    Of the last check, the best one, and means of the last (`Progress.saved`). Resumes from its last
-    check, with the same losses for a budget in updates. `width` is d_model. Raises TranslationError
-    for too little memory, an infinite loss, a lost process, an unusable state.
+    They are those of the last check, of the best one, or a mean of the last ones
+    (`Progress.saved`). An interrupted training resumes from its last check, with the same losses if
+    its budget is in updates. `width` is d_model. Raises TranslationError if memory runs out, the
+    loss is not finite, a process is lost or the saved state is unusable.
     """
     step = training_step_of(network, config, context.device, context.process_group)
     progress = checkpoints.restore_state(context.folder, network, step.optimisers, context.key)
