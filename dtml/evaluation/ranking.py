@@ -146,9 +146,10 @@ def rank_differences(
 def beside_rules(
     own: Daily, of_rules: Mapping[str, Daily], *, overlap: int = 1
 ) -> dict[str, Any] | None:
-    """Compare a ranking's daily rank ICs with those of rules: `beside_strongest_rule`, of `other`.
+    """Compare a ranking's daily rank ICs with those of rules on the same days, by their names.
 
-    `gain_p` is adjusted for all the rules.
+    Returns the strongest rule as `beside_strongest_rule` does, with its name in `other`; `gain_p`
+    is adjusted for all the rules. `overlap` is as in `score_ranking`.
     """
     if not of_rules:
         return None

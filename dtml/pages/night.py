@@ -271,7 +271,8 @@ def heat_map(attention: Attention, sectors: "pd.Series[Any]") -> Chart | None:
 def sector_map(attention: Attention, sectors: "pd.Series[Any]") -> Chart | None:
     """Return the map of how much attention stocks of a sector (row) give to those of another.
 
-    Relative to no preference; no sector is one more. None below two, or without a pair's weight.
+    It is 1 where there is no preference. Stocks without a sector count as one sector more. None
+    with fewer than two sectors, or where a pair of stocks has no weight.
     """
     numbers, known = pd.factorize(sectors.reindex(attention.symbols), sort=True)
     names = [*known, *([NO_SECTOR] if (numbers < 0).any() else [])]

@@ -53,7 +53,10 @@ DERIVED = ["total", "gross_total", "net_total", "cost"]
 
 
 def sheet_charts(sheet: TearSheet) -> dict[str, Chart | None]:
-    """Return the charts of lines, of two days or more, months and single days, or None."""
+    """Return the charts of lines, months and single days, by name.
+
+    A chart is None without data, that of a line with fewer than two days that have a value.
+    """
     lines: dict[str, pd.Series[float]] = {}
     bands: dict[str, pd.DataFrame] = {}
     for name in filter(None, (sheet.predictor, sheet.rule)):
@@ -93,8 +96,8 @@ def estimates(
 ) -> Chart | None:
     """Return a bar for each row, with its interval where it has one; None without a row.
 
-    `column:kind` is the figure, ends in `COLUMN_low` and `COLUMN_high`; `names` a column; `axis`
-    words.
+    `column` is written `column:kind`; the ends of the interval are in `COLUMN_low, COLUMN_high`.
+    `names` is the column that names the rows, and `axis` says what the figure is.
     """
     value = column.partition(":")[0]
     known = rows.dropna(subset=value)
@@ -125,8 +128,8 @@ def sheet_values(
 ) -> Page:
     """Return what `ranking_sheet.html` shows of a tear sheet: `answers` in a word, and `sheet`.
 
-    `unit` is "nights" or "days"; `strongest` of `beside_strongest_rule`, as `other`; `sql` by
-    chart.
+    `unit` is "nights" or "days". `strongest` is the row of `beside_strongest_rule`, whose rule is
+    in `other`. `sql` has the statement of each chart's rows, by the chart's name.
     """
     found = answers(sheet)
     of_rule = sheet.cumulative.loc[sheet.cumulative["predictor"] == sheet.rule, "rank_ic"]
@@ -315,7 +318,7 @@ def markdown_report(ranking: Ranking) -> str:
 
 
 def whole_scores(ranking: Ranking) -> list[Row]:
-    """Return the scores over all days on the trained leg, the worst first, none before."""
+    """Return the scores over all days on the trained leg, the missing first, then the worst."""
     scores = ranking.scores
     is_whole = (scores["leg"] == ranking.row["leg"]) & (scores["slice"] == "all")
     return records(scores[is_whole].sort_values("rank_ic", na_position="first"))
@@ -353,7 +356,8 @@ def ranking_page(
 ) -> str:
     """Render a ranking as one HTML file without requests; `served` by the dashboard, it links back.
 
-    `sql` has statements by chart. It may show the `skill_of_nights`, of `ranker` and `score`.
+    `sql` has the statements behind charts, by their names, to which a served page links. It may
+    also show the `skill_of_nights` of the market, whose `ranker` is scored by a row `score`.
     """
     scores = ranking.scores
     strongest = ranking.strongest

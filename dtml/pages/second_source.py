@@ -19,9 +19,10 @@ LEVEL = 0.1  # closes that differ by more are of another unit, or of another lev
 def differences(rows: pd.DataFrame, symbols: int) -> list[dict[str, Any]]:
     """Return a row for each kind of difference, the gravest first, with the one that is largest.
 
-    `rows` are of price_disagreement, of so many `symbols`. A session that one source lacks for half
-    of them, two at least, has its own row. `lacks`: 'first' (the store), 'second' or ''. Grave:
-    lost sessions, splits, closes of another level.
+    `rows` are those of the view price_disagreement; `symbols` is the number of symbols compared. A
+    session that one source lacks for at least half of them, and for two at least, has its own row.
+    `lacks` is the source without a value: 'first' (the store), 'second' or ''. Lost sessions,
+    splits and closes of another level are grave.
     """
     if rows.empty:
         return []

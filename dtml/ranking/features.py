@@ -318,12 +318,13 @@ def _share(part: Column, whole: Column) -> Column:
 
 
 def peer_returns(returns: Grid, sessions: pd.DatetimeIndex) -> Grid:
-    """Return the mean return of each stock's peers in each session, a ratio minus 1; NaN without
-    any.
+    """Return the mean return of each stock's peers in each session, a ratio minus 1.
 
-    A month's peers are the up to `PEERS` stocks whose returns, less the day's mean, correlate most,
-    above 0, over the `SESSIONS` before it, at least `LEAST_SESSIONS`. Neither later bars nor an
-    earlier start change them.
+    It is NaN where no peer has a return. A stock's peers in a month are at most `PEERS` stocks:
+    those whose returns, less the day's mean, have the highest correlation, above 0, with its own
+    over the `SESSIONS` before that month, or over as many as there are, if at least
+    `LEAST_SESSIONS`. Later bars do not change them, nor does an earlier start of the history where
+    all `SESSIONS` are there.
     """
     means = np.full_like(returns, np.nan)
     months = sessions.year * 12 + sessions.month

@@ -171,11 +171,11 @@ def walk(
     config: RankersConfig,
     train_or_load: Callable[[str, Train], PerStock] = lambda _name, train: train(),
 ) -> Scores:
-    """Return the scores of rankers trained anew as they walk, and of their blends, [sessions
-    stocks].
+    """Return the scores of rankers that are trained anew as they walk, and of their blends.
 
-    NaN outside the days of `walked`. `train_or_load` gets a training's name and a function that
-    trains and returns the scores of its days, [days stocks]; stored ones may be returned instead.
+    They are [sessions stocks], NaN outside the days that the folds `walked` score. `train_or_load`
+    gets a training's name and a function that trains and returns the scores of its days, [days
+    stocks]; stored ones may be returned instead.
     """
     scores: Scores = {}
     for name in config.folds_per_training:

@@ -61,11 +61,11 @@ class History:
         names: Names = ALL,
         feature_set: FeatureSet = "usual",
     ) -> "History":
-        """Return the history of a panel, `among` constituents (None: all), with features of
-        `feature_set`.
+        """Return the history of a panel, with the features of a `feature_set`.
 
-        Not in `names`: NaN. A change beyond `max_return` is a corporate action. Raises DtmlError
-        for a leg from or to an open where prices are closes alone.
+        `among` marks the stock-days of constituents (None: all). Features not in `names` are NaN. A
+        change beyond `max_return` is taken for a corporate action. Raises DtmlError for a leg that
+        begins or ends at an open where the prices are closes alone.
         """
         measured = measured_legs(panel)
         if leg not in measured:
