@@ -65,10 +65,11 @@ def within(tolerance: float, stored: ArrayLike, again: ArrayLike) -> NDArray[np.
 
 @dataclass(frozen=True)
 class RankingDifference:
-    """How many stocks of a night's rankings differ in place or score, of how many, once a
-    predictor.
+    """How many stocks of a night's rankings have another place or score, and of how many.
 
-    `is_close`: scores are within ROUNDING (a share beyond 1), and places changed only between such.
+    A stock counts once for each predictor. `is_close` says that scores differ by at most ROUNDING
+    (relative to a score beyond 1 or -1), and that only stocks with such close scores changed
+    places.
     """
 
     differing: int
@@ -711,12 +712,11 @@ class Retraining:
 def retrain(
     archive: Archive, run: Mapping[str, Any], on_epoch: EpochReport = no_report
 ) -> Retraining:
-    """Train the model of a run again, from the start, on the same bars and universe; compare the
-    weights.
+    """Train the model of a run again on the same bars and universe, and compare the weights.
 
-    A missing or damaged checkpoint is restored by equal weights; otherwise `archive` predicts with
-    the new ones. Raises UsageError for warm starts, DtmlError for a checkpoint outside the folder
-    of models, unknown settings or lost bars.
+    The training begins anew. A missing or damaged checkpoint is restored by equal weights; if they
+    differ, `archive` predicts with the new ones. Raises UsageError for warm starts, DtmlError for a
+    checkpoint outside the folder of models, unknown settings or lost bars.
     """
     experiment = experiment_of(run)
     if experiment.warm_start:

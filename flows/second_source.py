@@ -71,10 +71,9 @@ def fetch_and_compare(context: MarketContext, as_of: date, *, whole: bool = Fals
 
 
 def compare_sources(context: MarketContext, as_of: date, fetched: FetchResult) -> None:
-    """Compare the stored bars up to `as_of` with a second source's, if any; store and say what
-    differs.
+    """Compare the stored bars up to `as_of` with the second source's; store and say what differs.
 
-    An earlier comparison up to the same session is replaced.
+    Does nothing without a second source. Replaces an earlier comparison up to the same session.
     """
     second = context.market.second_source
     if second is None:

@@ -258,7 +258,10 @@ def _open_existing() -> Engine:
 
 
 def _findings(engine: Engine) -> Iterator[Finding]:
-    """Yield what each check of a store found, weights, unless its schema is another, last."""
+    """Yield what each check of a store found; the files of its models' weights are checked last.
+
+    The weights are not checked in a store of another schema.
+    """
     yield from check_store(engine)
     try:
         require_current_schema(engine)

@@ -276,9 +276,10 @@ def score(request: RunRequest, as_of: AsOf = None) -> Answer:
 def _answer(
     opened: OpenedMarket, nights: Sequence[Night], failure: Exception | None = None
 ) -> Answer:
-    """Return the nights of a command: the last one in full, of the others what was done.
+    """Return the answer of a command: its last night in full, and what was done for the others.
 
-    `nights` of the document are rows, `rejected` the bars that any rejected.
+    In its document, `nights` has the row of every night, and `rejected` the bars that any of them
+    rejected.
     """
     night = nights[-1]
     level = opened.market.level

@@ -64,11 +64,11 @@ FEW_SYMBOLS = 100
 
 
 def check_bars(context: MarketContext, bars: pd.DataFrame, last: date, market_size: int) -> Checked:
-    """Check bars, and reject a symbol's first bar again if an earlier fetch rejected it by a
-    neighbour.
+    """Check bars, and reject a symbol's first bar again if an earlier fetch rejected it.
 
-    Otherwise this fetch, which begins with it, would accept it and compare the next bar with it. It
-    is repeated until every symbol begins with a bar that was not so rejected (`NEEDS_NEIGHBOURS`).
+    That fetch compared the bar with its neighbours (`NEEDS_NEIGHBOURS`). This one begins with it,
+    so it would accept it and compare the next bar with a bad one. This is repeated until no symbol
+    begins with such a bar.
     """
     checked = _check(context, bars, last, market_size)
     set_aside = [checked.rejected[:0]]  # an empty frame with the right columns
@@ -267,12 +267,12 @@ def require_sessions(context: MarketContext, bars: pd.DataFrame) -> None:
 
 
 def fault_of_dates(context: MarketContext, bars: pd.DataFrame) -> str | None:
-    """Return in words that more than `OFF_CALENDAR` of a symbol's bars lie on no session; else
-    None.
+    """Return in words that more than `OFF_CALENDAR` of a symbol's bars lie on no session, or None.
 
-    With fewer than `ENOUGH` bars, but at least `ENOUGH_TO_SHIFT`, they must also fit better a day
-    later or earlier. If no symbol is wrong so, the dates are wrong if all bars together would lie
-    on sessions a day later, or earlier.
+    A symbol with fewer than `ENOUGH` bars counts only if it has `ENOUGH_TO_SHIFT` or more, and
+    these fit the sessions better a day later or earlier. If no symbol is found so, all bars are
+    judged together: their dates are wrong if all would lie on sessions a day later, or a day
+    earlier.
     """
     if bars.empty:
         return None
@@ -584,10 +584,10 @@ def _store_parts(
 
 
 def _parts(context: MarketContext, wanted: _Wanted, folder: Path) -> Iterator[_Part]:
-    """Fetch and check the symbols wanted, at most `SYMBOLS_AT_ONCE` at a time, until a source is
-    silent.
+    """Fetch and check the symbols wanted, at most `SYMBOLS_AT_ONCE` at a time.
 
-    There is one empty part where only a computed index is wanted.
+    A source that stops answering is not asked again. If only a computed index is wanted, there is
+    one empty part.
     """
     asked = list(wanted.asked.items())
     stopped = ""  # the reason why the source stopped answering; empty while it answers

@@ -505,11 +505,11 @@ def known_then(context: MarketContext, day: date) -> datetime | None:
 
 
 def catch_up(context: MarketContext, last: date, run: Callable[..., Night] = run_night) -> CaughtUp:
-    """Run the missed nights up to `last`, each from bars known in time, where enough were
-    (`known_then`).
+    """Run the missed nights up to `last`, the later ones even after one fails.
 
-    The source is asked once for all. `run` takes the arguments of `run_night`. Raises
-    StoreBusyError when another process works on the market.
+    Each reads the bars known before the session that it predicts, if these are enough
+    (`known_then`). The source is asked once for all. `run` takes the arguments of `run_night`.
+    Raises StoreBusyError when another process works on the market.
     """
     answers: list[FetchResult | Exception] = []
 

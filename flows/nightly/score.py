@@ -27,10 +27,10 @@ from flows.nightly.ranking import AWAITED, score_rankings
 
 @dataclass(frozen=True)
 class Scored:
-    """What scoring changed: new or restated `outcomes`, the `nights` of these, and what is
-    `unresolved`.
+    """What scoring changed.
 
-    Unresolved are stocks of closed sessions without an outcome, not given up yet (`AWAITED`).
+    `outcomes` counts the new or restated outcomes, and `nights` are their sessions. `unresolved`
+    counts the stocks of closed sessions without an outcome that is still awaited (`AWAITED`).
     """
 
     outcomes: int
@@ -90,11 +90,10 @@ def record_outcomes(
     known_at: datetime,
     recorded_at: datetime,
 ) -> None:
-    """Store outcomes (`outcome_rows`), and score and count each night whose confusion matrix
-    changes.
+    """Store outcomes (`outcome_rows`), and score each night whose confusion matrix they change.
 
-    Nights, backtests and benchmarks share outcomes, so a night with an outcome but no score is
-    scored too; running scores of later nights follow.
+    A backtest or benchmark may have stored a night's outcomes before it ran, so a night with
+    outcomes but no score is scored too. The running scores of later nights are updated.
     """
     context = tonight.context
     save(conn, "outcome", outcomes, market=context.name, known_at=known_at, recorded_at=recorded_at)
@@ -125,10 +124,9 @@ def record_outcomes(
 
 
 def _scores(counts: pd.DataFrame, changed: set[pd.Timestamp]) -> pd.DataFrame:
-    """Return rows of `score` of the nights in `changed`, and running ones from the first of them
-    on.
+    """Return scores of the nights in `changed`, and running ones from the first of them on.
 
-    Those of a rule say how far the model is ahead on the rule's days.
+    They are rows of `score`. A rule's say how far the model is ahead on the days of the rule.
     """
     rows = []
     for (protocol, predictor), of_predictor in counts.groupby(["protocol", "predictor"]):

@@ -122,12 +122,12 @@ def scheduled_night(
     waits: Sequence[int] = WAITS,
     any_day: bool = False,
 ) -> Outcome:
-    """Run the night of the last session closed when the run was due, or of `as_of`, and missed
-    ones.
+    """Run the night of the last session that had closed when the run was due, or of `as_of`.
 
-    Where the source ends earlier, of its last session. Skipped if complete, and on a day without a
-    session unless `any_day` or `as_of`. When the source fails, tried again after each of `waits`,
-    in seconds.
+    Where the source ends earlier, it is the night of its last session. Missed nights before it are
+    run too. The run is skipped if the night is complete, and on a day without a session unless
+    `any_day` or `as_of` is given. If the source fails, it is tried again after each of `waits`, in
+    seconds.
     """
     due = _due()
     context = open_context(request)

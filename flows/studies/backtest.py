@@ -650,10 +650,10 @@ class Nights:
         return f"{digest_of(self.bars)} {self.fold} {checks} {digests_of_nights}"
 
     def predict(self, model: Model) -> tuple[pd.DataFrame, dict[str, str]]:
-        """Return the predictions of every night, and the reason of each refused one by `as_of` as
-        text.
+        """Return the predictions of every night, and the reason of each refused night.
 
-        Columns of `predict_windows` and `known_at`; none if every night was refused.
+        The frame has the columns of `predict_windows` and `known_at`, and none if every night was
+        refused. The reasons are by `as_of` as text.
         """
         predictions = [pd.DataFrame()]  # `concat` needs a frame even if every night is refused
         refused: dict[str, str] = {}

@@ -396,11 +396,10 @@ class Walk(RankingStudy):
         return parts
 
     def _portfolios(self, scores: Grid) -> pd.DataFrame:
-        """Return the performance after costs of the portfolios that trade a ranking, [sessions
-        stocks].
+        """Return the performance after costs of the portfolios that trade a ranking.
 
-        How much to trade is chosen on the `VALIDATION` sessions before, if `MINIMUM_DAYS` there
-        are, ranked by a walk of their own.
+        `scores` are [sessions stocks]. How much to trade is chosen on up to `VALIDATION` sessions
+        before, ranked by a walk of their own; with fewer than `MINIMUM_DAYS` it is not chosen.
         """
         history = self.history
         sessions = history.panel.sessions

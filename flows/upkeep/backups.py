@@ -56,11 +56,11 @@ def checkpoints(engine: Engine) -> Iterator[tuple[str, str, str, str | None]]:
 
 
 def back_up(engine: Engine, folder: Path, progress: Progress) -> Manifest:
-    """Write the store as it is at one moment, its checkpoints and chains, into a new folder, or
-    nothing.
+    """Write the store as it is at one moment, its checkpoints and chains, into a new folder.
 
-    Lost or damaged checkpoints are left out (`Manifest.absent`). Raises UsageError for a folder
-    that is not empty, and for a file; DtmlError for a checkpoint that changes meanwhile.
+    The folder appears whole or not at all. Lost or damaged checkpoints are left out
+    (`Manifest.absent`). Raises UsageError for a folder that is not empty, and for a file; DtmlError
+    for a checkpoint that changes meanwhile.
     """
     folder = folder.absolute()
     is_empty_folder = folder.is_dir() and not any(folder.iterdir())
