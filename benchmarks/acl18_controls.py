@@ -6,17 +6,11 @@ figures. Needs the shared data; seeds and epochs are fewer than a benchmark's: h
 cores.
 """
 
-import os
-import tempfile
 from dataclasses import replace
-from pathlib import Path
 
-from benchmarks.shared_data import SHARED
+from benchmarks.stores import published_market
 from dtml.published import SETS, PublishedSet, shortened
 from flows.console import say
-from flows.markets.opened import RunRequest, choose_as_of
-from flows.nightly.context import open_context
-from flows.nightly.fetch import fetch_bars
 from flows.studies.printed import benchmark_parts
 from flows.studies.published import PublishedExperiment
 from flows.studies.study import run_study
@@ -45,19 +39,7 @@ def controls() -> PublishedSet:
 def main() -> None:
     """Print the scoreboard of the controls."""
     prepare_torch()
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ |= {
-            "DTML_DATA": folder,
-            "DTML_REPORTS": folder,
-            "DTML_DATABASE_URL": f"sqlite:///{folder}/s.sqlite",
-        }
-        request = RunRequest(
-            "acl18",
-            prices=Path(SHARED / "prices" / "acl18.parquet"),
-            index=SHARED / "index" / "GSPC.parquet",
-        )
-        context = open_context(request)
-        fetch_bars(context, choose_as_of(context, None))
+    with published_market("acl18", prices="acl18", index="GSPC") as context:
         result = run_study(PublishedExperiment(context, controls(), SEEDS))
         for part in benchmark_parts(result):
             say(part)

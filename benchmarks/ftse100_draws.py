@@ -5,18 +5,13 @@ seeds, and scored on the same test span; nothing is chosen by these figures. Nee
 minutes on 2 cores.
 """
 
-import os
-import tempfile
 from dataclasses import replace
 
 import numpy as np
 
-from benchmarks.shared_data import SHARED
+from benchmarks.stores import published_market
 from dtml.published import SETS
 from flows.console import say
-from flows.markets.opened import RunRequest, choose_as_of
-from flows.nightly.context import open_context
-from flows.nightly.fetch import fetch_bars
 from flows.studies.printed import benchmark_parts
 from flows.studies.published import PublishedExperiment
 from flows.studies.study import run_study
@@ -31,19 +26,7 @@ def main() -> None:
     every = SETS["ftse100-paper"]
     paper = replace(every, stocks=STOCKS, recipes={"dtml": every.recipes["dtml"]})
     draw = np.random.default_rng(0)
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ |= {
-            "DTML_DATA": folder,
-            "DTML_REPORTS": folder,
-            "DTML_DATABASE_URL": f"sqlite:///{folder}/s.sqlite",
-        }
-        request = RunRequest(
-            every.market,
-            prices=SHARED / "prices" / "ftse100.parquet",
-            index=SHARED / "index" / "FTSE.parquet",
-        )
-        context = open_context(request)
-        fetch_bars(context, choose_as_of(context, None))
+    with published_market(every.market, prices="ftse100", index="FTSE") as context:
         for _ in range(DRAWS):
             symbols = sorted(draw.choice(context.market.symbols, STOCKS, replace=False))
             say(" ".join(symbols))
