@@ -1,4 +1,6 @@
-"""Tiny made corpora, networks and trainings of translation, each a matter of a second."""
+"""Tiny corpora of the demonstration's sentences, networks and trainings of translation, each a
+matter of a second.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tests.support.made_language import LANGUAGES, made_pairs
+from flows.translating.models import DEMO
 from translation.cards import Card
 from translation.data.corpus import Corpus, Examples, Rules, clean
 from translation.data.tokenizer import Tokenizer
@@ -19,6 +21,7 @@ from translation.recipes import Recipe
 from translation.training.checkpoints import Progress
 from translation.training.loop import Check, TrainingConfig, TrainingContext, train_network
 
+LANGUAGES = ("xa", "xb")
 VOCABULARY, WIDTH, PAIRS = 350, 16, 96
 CPU = torch.device("cpu")
 NETWORK = {
@@ -52,6 +55,13 @@ CHECKS = [
     "validation_loss",
     "learning_rate",
 ]
+
+
+def made_pairs(count: int, seed: int) -> list[tuple[str, str]]:
+    """So many sentences of the demonstration, others for each seed below 10."""
+    lines = (DEMO.parent / "train.tsv").read_text(encoding="utf-8").splitlines()
+    pairs = (line.split("\t") for line in lines[400 * seed : 400 * seed + count])
+    return [(source, target) for source, target in pairs]
 
 
 @cache

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.made_language import made_pairs
-from tests.support.translations import recipe_of
+from tests.support.translations import made_pairs, recipe_of
 from translation.data.corpus import Corpus, Examples, clean
 from translation.data.corpus_cache import FILE, cache_corpus
 from translation.data.tokenizer import Tokenizer

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from tests.support.bounds import assert_close_in_float32, in_float32
-from tests.support.made_language import made_pairs
-from tests.support.translations import NETWORK, drawn, model_of, tokenizer
+from tests.support.translations import NETWORK, drawn, made_pairs, model_of, tokenizer
 from translation.decoding.beam_search import GREEDY, Search
 from translation.models import Model
 from translation.translate import MAX_PIECES, translate

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.made_language import made_pairs
-from tests.support.translations import CPU, drawn, model_of, same, tokenizer, values_of
+from tests.support.translations import CPU, drawn, made_pairs, model_of, same, tokenizer, values_of
 from translation.cards import CONFIG
 from translation.decoding.beam_search import GREEDY
 from translation.errors import TranslationError, UsageError
