@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -35,14 +34,11 @@ class CachedCorpus:
     corpus_hash: str
 
 
-def cache_corpus(
-    recipe: Recipe, folder: Path, choose: Callable[[Recipe], str] | None = None
-) -> CachedCorpus:
+def cache_corpus(recipe: Recipe, folder: Path) -> CachedCorpus:
     """Return the tokenizers and the encoded pairs of a recipe from the file in `folder`, made if
     needed.
 
-    A size not named is `choose`'s, or that of the number of pairs. Raises UsageError for unusable
-    corpora, TranslationError for damaged files.
+    Raises UsageError for unusable corpora, TranslationError for damaged files.
     """
     scored = [recipe.validation, *recipe.tests.values()]
     for corpus in (recipe.train, *scored):
@@ -51,10 +47,8 @@ def cache_corpus(
         for _ in corpus.pairs():  # only to raise now, not after the training, for a mistake in it
             pass
     corpus_hash = hash_of(recipe.train, recipe.validation)
-    # The minutes choose a size that is not given. What else decides it, such as the number of seeds
-    # and the speed of the machine, is left out, so that a size stays.
-    size_or_minutes = recipe.size or recipe.training.get("minutes")
-    settings = [size_or_minutes, recipe.vocabulary, recipe.joint, asdict(recipe.rules)]
+    size = recipe.size or size_for(sum(1 for _ in recipe.train.pairs()))
+    settings = [size, recipe.vocabulary, recipe.joint, asdict(recipe.rules)]
     key = json.dumps([corpus_hash, *settings])
     with suppress(ArtifactError, KeyError, RuntimeError):  # the file is missing or damaged
         tensors, card = artifacts.read(folder / FILE)
@@ -64,14 +58,14 @@ def cache_corpus(
             if not recipe.joint:
                 target = Tokenizer(tensors["target.model"].numpy().tobytes())
             return CachedCorpus(
-                size=card["size"],
+                size=size,
                 source=source,
                 target=target,
                 training=_examples(under("train.", tensors), card["train"]),
                 validation=_examples(under("validation.", tensors), card["validation"]),
                 corpus_hash=corpus_hash,
             )
-    cached = _encoded(recipe, corpus_hash, choose)
+    cached = _encoded(recipe, corpus_hash, size)
     artifacts.write(
         folder / FILE,
         {
@@ -82,7 +76,6 @@ def cache_corpus(
         },
         {
             "key": key,
-            "size": cached.size,
             "train": cached.training.dropped,
             "validation": cached.validation.dropped,
         },
@@ -90,12 +83,7 @@ def cache_corpus(
     return cached
 
 
-def _encoded(
-    recipe: Recipe, corpus_hash: str, choose: Callable[[Recipe], str] | None
-) -> CachedCorpus:
-    size = recipe.size
-    if not size:
-        size = choose(recipe) if choose else size_for(sum(1 for _ in recipe.train.pairs()))
+def _encoded(recipe: Recipe, corpus_hash: str, size: str) -> CachedCorpus:
     vocabulary = recipe.vocabulary_for(size)
     if recipe.joint:
         texts = chain.from_iterable(recipe.train.pairs())
