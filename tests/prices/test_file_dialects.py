@@ -2,11 +2,14 @@
 refused with the line that mends them.
 """
 
+import gzip
 import re
+import tomllib
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pandas as pd
 import pytest
@@ -19,41 +22,58 @@ from dtml.sources.files.dialects import dialects
 from flows.console import announce
 from flows.nightly.context import MarketContext
 from tests.support.places import ROOT
-from tests.support.price_dialects import DIALECTS, Written, bars
 from tests.support.price_files import FIRST, LAST, MARKET, long, read
 
+WRITTEN = tomllib.loads(Path(__file__).with_name("layouts.toml").read_text(encoding="utf-8"))
+LAYOUTS = WRITTEN["layouts"]
 
-def in_our_layout(table: pd.DataFrame, folder: Path, lacks: tuple[str, ...] = ()) -> pd.DataFrame:
+
+def bars(name: str = "whole") -> pd.DataFrame:
+    return pd.read_csv(StringIO(WRITTEN["bars"][name]), parse_dates=["date"])
+
+
+def in_our_layout(table: pd.DataFrame, folder: Path) -> pd.DataFrame:
     ours = folder / "ours.csv"
-    table.drop(columns=list(lacks)).to_csv(ours, index=False)
+    table.to_csv(ours, index=False)
     return read(FileSource(MARKET, ours))
 
 
+def written(layout: dict[str, Any], folder: Path) -> Path:
+    """Write the files of a layout; return the path for --prices."""
+    for name, text in layout["files"].items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        content = text.encode(layout.get("encoding", "utf-8"))
+        if "parquet" in layout:
+            pd.read_csv(StringIO(text), **layout["parquet"]).to_parquet(file)
+        else:
+            file.write_bytes(gzip.compress(content) if file.suffix == ".gz" else content)
+    return file if file.stem == "prices" else folder
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("written", DIALECTS.values(), ids=DIALECTS)
+@pytest.mark.parametrize("name", LAYOUTS)
 def test_each_dialect_has_the_bars_of_our_own_layout_to_the_last_digit(
-    written: Written, tmp_path: Path
+    name: str, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "theirs"
-    folder.mkdir()
-    source = FileSource(MARKET, written.write(bars(), folder))
-    expected = in_our_layout(written.meant(bars()), tmp_path, written.lacks)
-    assert len(expected) == 51
+    layout = LAYOUTS[name]
+    source = FileSource(MARKET, written(layout, tmp_path / "theirs"))
+    expected = in_our_layout(bars(layout["bars"]), tmp_path)
+    assert len(expected) == 12
     pd.testing.assert_frame_equal(read(source), expected, check_exact=True)
-    if written.remark:
-        assert written.remark in (source.remark() or "")
+    if "remark" in layout:
+        assert layout["remark"] in (source.remark() or "")
     else:
         assert source.remark() is None
 
 
 def test_every_known_layout_is_tried_above_and_each_file_is_in_the_table_of_the_page() -> None:
-    assert set(dialects()) == {
-        written.dialect for written in DIALECTS.values() if written.dialect is not None
-    }
+    tried = {layout["dialect"] for layout in LAYOUTS.values() if "dialect" in layout}
+    assert tried == set(dialects())
     page = (ROOT / "dtml" / "README.md").read_text(encoding="utf-8")
     table = page.partition("\n\n| file |")[2].partition("\n\n")[0]
     rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
-    assert [row[0] for row in rows] == list(DIALECTS)
+    assert [row[0] for row in rows] == list(LAYOUTS)
     for row in rows:
         assert len(row) == 3, row
 
