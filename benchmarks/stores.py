@@ -9,6 +9,7 @@ from importlib import import_module
 from sqlalchemy import Engine, make_url, text
 
 from benchmarks.shared_data import SHARED
+from dtml.markets.definition import Universe
 from flows.markets.opened import RunRequest, choose_as_of
 from flows.nightly.context import MarketContext, open_context
 from flows.nightly.fetch import fetch_bars
@@ -31,7 +32,9 @@ def database_on(engine: str) -> Iterator[str]:
 
 
 @contextmanager
-def published_market(market: str, prices: str, index: str) -> Iterator[MarketContext]:
+def published_market(
+    market: str, prices: str, index: str, universe: Universe | None = None
+) -> Iterator[MarketContext]:
     """Yield a market whose store has its shared prices and goes afterwards."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {
@@ -43,6 +46,7 @@ def published_market(market: str, prices: str, index: str) -> Iterator[MarketCon
             market,
             prices=SHARED / "prices" / f"{prices}.parquet",
             index=SHARED / "index" / f"{index}.parquet",
+            universe=universe,
         )
         context = open_context(request)
         fetch_bars(context, choose_as_of(context, None))

@@ -27,7 +27,7 @@ DIGESTS = {
     "csi300": "f4b727b038bd6be5",
     "csi300-paper": "f4eab23d6fd4ce94",
     "ftse100": "3298c35fb0681581",
-    "ftse100-paper": "0ab496734b3655e0",
+    "ftse100-paper": "b6b8a4aa7cebdf27",
     "kdd17": "738cda0d8c09942d",
     "kospi100": "a43b683772efc229",
     "kospi200": "948ce568da4b1ec2",
