@@ -118,7 +118,7 @@ def show(
 ) -> None:
     """Print the speed of each engine, our speed relative to it, its agreement with us, and BLEU."""
     references = [target for _, target in pairs]
-    metric = bleu_metric(tokenizer_of(model.card.target_language, references))
+    metric = bleu_metric(tokenizer_of(references))
     search_name = "greedy" if beams == 1 else f"beam {beams}"
     our_name, our_rows = next(iter(translations.items()))
     for name, rows in translations.items():

@@ -55,19 +55,19 @@ def score(
     hypotheses: Texts,
     references: Texts,
     *,
-    language: str,
     tokenizer: BleuTokenizer | None = None,
     resamples: int = 1000,
     seed: int = 0,
 ) -> Score:
-    """Score translations into `language`, a code such as en or pt-BR, against one reference each.
+    """Score translations against one reference each.
 
-    The 95 % interval is of `resamples` corpora of sentences drawn with replacement. Raises
-    UsageError if the tokenizer is not installed.
+    `tokenizer` is by default `tokenizer_of` the references. The 95 % interval is of `resamples`
+    corpora of sentences drawn with replacement. Raises UsageError if the tokenizer is not
+    installed.
     """
     outputs = [composed(text) for text in hypotheses]
     expected = [composed(text) for text in references]
-    chosen = tokenizer or tokenizer_of(language, expected)
+    chosen = tokenizer or tokenizer_of(expected)
     statistics = _statistics(outputs, expected, chosen)
     metric = bleu_metric(chosen)
     bleu = metric.corpus_score(outputs, [expected])
@@ -92,7 +92,6 @@ def compare(
     second: Texts,
     references: Texts,
     *,
-    language: str,
     tokenizer: BleuTokenizer | None = None,
     resamples: int = 1000,
     seed: int = 0,
@@ -103,7 +102,7 @@ def compare(
     observed one from 0, with one added to both counts. Raises UsageError as `score`.
     """
     expected = [composed(text) for text in references]
-    chosen = tokenizer or tokenizer_of(language, expected)
+    chosen = tokenizer or tokenizer_of(expected)
     first_statistics = _statistics([composed(text) for text in first], expected, chosen)
     second_statistics = _statistics([composed(text) for text in second], expected, chosen)
     difference = _corpus_bleu(first_statistics) - _corpus_bleu(second_statistics)

@@ -90,11 +90,11 @@ def _parts(model: Model, text: str) -> list[list[int]]:
 def _joined(
     model: Model, parts: list[list[int]], hypotheses: list[list[Hypothesis]]
 ) -> Translation:
-    space = "" if is_unspaced(model.card.target_language) else " "
     best: list[tuple[str, float]] = []
     # A part may have fewer hypotheses than the others: the text has as many as that part.
     for same_rank in zip(*hypotheses, strict=False):
         decoded = [model.target.decode(hypothesis.tokens) for hypothesis in same_rank]
+        space = "" if is_unspaced("".join(decoded)) else " "
         score = sum(hypothesis.score for hypothesis in same_rank)
         best.append((space.join(decoded).strip(), score))
     attention: list[Attention] = []

@@ -23,7 +23,7 @@ from flows.settings import err, tell
 from flows.signals import signals_of
 from flows.translating.folder import chosen, models_folder, work_folder
 from translation.cards import Card, receipt
-from translation.data.corpus import Corpus, check_languages
+from translation.data.corpus import Corpus
 from translation.data.corpus_cache import hash_of
 from translation.data.languages import BleuTokenizer
 from translation.decoding.beam_search import Search
@@ -173,7 +173,7 @@ def named_test(
     """Return the test set `test` of the model's recipe, or one of files.
 
     With `references`, `test` has the sources; without, it is a table with both in `columns`. Raises
-    UsageError for neither, and for names of the other direction, as test.de from English.
+    UsageError for neither.
     """
     recipe_tests: Mapping[str, Mapping[str, Any]] = card.made["tests"]
     if test in recipe_tests and references is None:
@@ -191,9 +191,7 @@ def named_test(
             f"{test!r} is neither a file nor a test set of {card.name} ({available}) without "
             "--references: name a file that exists, or a test set alone"
         )
-    corpus = Corpus(source=Path(test), target=references, columns=columns, name=Path(test).name)
-    check_languages(corpus, card.source_language, card.target_language)
-    return corpus
+    return Corpus(source=Path(test), target=references, columns=columns, name=Path(test).name)
 
 
 def score_on(
@@ -206,21 +204,20 @@ def score_on(
 ) -> tuple[Score, Comparison | None]:
     """Translate a test set, score, compare with `against`, if given, and store.
 
-    `tokenizer` is by default the target language's; raises UsageError for one not installed.
+    `tokenizer` is by default that of the references; raises UsageError for one not installed.
     """
     if tokenizer is not None:
         bleu_metric(tokenizer)  # only to raise now, not after the translation
     pairs = list(test.pairs())
     sources = [source for source, _ in pairs]
     references = [target for _, target in pairs]
-    language = model.card.target_language
 
     def translated_by(translator: Model) -> list[str]:
         found = translate(translator, sources, how)
         return [translation.text for translation in found]
 
     output = translated_by(model)
-    test_score = score(output, references, language=language, tokenizer=tokenizer)
+    test_score = score(output, references, tokenizer=tokenizer)
     row: dict[str, Any] = {
         "model": model.card.name,
         "test": test.name,
@@ -240,7 +237,6 @@ def score_on(
             output,
             translated_by(against),
             references,
-            language=language,
             tokenizer=tokenizer,
         )
         row["against"] = against.card.name

@@ -44,12 +44,11 @@ def test_every_figure_is_the_same_in_every_form(language: str) -> None:
     written = [[ours, expected]]  # some letters of these are in no form
     forms = [*written, *(in_form(form, ours, expected) for form in FORMS)]
     found = [
-        score(texts, [right, right], language="und", resamples=20)
-        for texts, (_, right) in product(forms, repeat=2)
+        score(texts, [right, right], resamples=20) for texts, (_, right) in product(forms, repeat=2)
     ]
     assert 20 < found[0].bleu < 100
     assert found == [found[0]] * 9
-    compared = compare(forms[1], forms[2], forms[0], language="und", resamples=5)
+    compared = compare(forms[1], forms[2], forms[0], resamples=5)
     assert (compared.difference, compared.p) == (0, 1)
 
 

@@ -50,7 +50,7 @@ def train_model(
     validation = cached.validation
     places = range(min(len(validation), SAMPLE))
     references = [cached.target.decode(validation.target[place].tolist()) for place in places]
-    bleu_tokenizer = tokenizer_of(recipe.target_language, references)
+    bleu_tokenizer = tokenizer_of(references)
     on_message(
         f"{cached.training.summary()}; {cached.source.size:,} subwords of {UNICODE_FORM} text, "
         f"size {cached.size}, BLEU with tok:{bleu_tokenizer}"
