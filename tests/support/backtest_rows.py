@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tests.support.prediction_rows import NEXT, STOCKS, TARGET
+from tests.support.prediction_rows import NEXT, TARGET
 
 NAME = "toy-2024-01-05-1a2b3c4d"
 NOW = datetime(2024, 1, 9, 2, 30, tzinfo=UTC)
@@ -125,11 +125,3 @@ def portfolios() -> pd.DataFrame:
     )
     gains = {"index_gain": [np.nan, 6.0], "index_gain_low": np.nan, "index_gain_high": np.nan}
     return frame.assign(sharpe_low=np.nan, sharpe_high=np.nan, **gains)
-
-
-def attention(target: pd.Timestamp = TARGET) -> pd.DataFrame:
-    pairs = pd.MultiIndex.from_product([STOCKS, STOCKS], names=["symbol", "source"]).to_frame(
-        index=False
-    )
-    weights = np.array([0.5, 0.25, 0.25, 0.0, 1.0, 0.0, 0.125, 0.25, 0.625], dtype="float32")
-    return pairs.assign(run_id="first", target=target, weight=weights)

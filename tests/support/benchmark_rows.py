@@ -117,15 +117,6 @@ def ranker(**kept: object) -> dict[str, Any]:
     return same | own | times | kept
 
 
-def rank_scores() -> pd.DataFrame:
-    """Scores of a night's order, by the chosen ranker and by a rule."""
-    return (
-        ranking_scores()
-        .drop(columns=["slice", "value"])
-        .assign(target=pd.Timestamp("2024-01-03"), span="night")
-    )
-
-
 def ranking_scores() -> pd.DataFrame:
     figures = dict.fromkeys(_numbers(tables.ranking_score), 0.1 + 0.2)
     rows = {

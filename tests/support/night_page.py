@@ -23,7 +23,6 @@ from dtml.pages.figures import records
 from dtml.pages.night import night_report
 
 NAN = float("nan")
-EVIL = "<script>alert('x')</script>&\""
 RULES = ("always_up", "index_reversal")
 SCORES = tuple(name + end for name in ("acc", "mcc", "model_gain") for end in ("", "_low", "_high"))
 NIGHT = {

@@ -12,8 +12,6 @@ They are meant for the market of `tests.support.own_code_market`.
 
 from textwrap import indent
 
-KINDS = ("state", "size", "rarity", "range")
-
 HEAD = """import numpy as np
 import pandas as pd
 

@@ -58,14 +58,3 @@ def predictions(run_id: str = "first", target: pd.Timestamp = TARGET) -> pd.Data
             "probability_std": [0.125, np.nan, 0.0],
         }
     )
-
-
-def scores(acc: float = 0.5) -> pd.DataFrame:
-    frame = pd.DataFrame(
-        {"span": ["night", "running"], "n": [3, 97], "nights": [1, 31], "rises": [2, 53]}
-    )
-    frame["predicted_rises"] = [1, 41]
-    frame["acc"] = [acc, 0.6]
-    for each in ("acc_low", "acc_high", "mcc", "mcc_low", "mcc_high"):
-        frame[each] = [np.nan, 0.25]
-    return frame.assign(target=TARGET, protocol="all", predictor="dtml")

@@ -89,9 +89,3 @@ def rejected(name: str, reason: str) -> set[tuple[str, str]]:
     rows = checked(name).rejected
     rows = rows[rows["reason"] == reason]
     return set(zip(rows["symbol"], rows["session"].dt.strftime("%Y-%m-%d"), strict=True))
-
-
-def accepted(name: str, symbol: str) -> pd.DataFrame:
-    """Good bars of one symbol by session."""
-    bars = checked(name).accepted
-    return bars[bars["symbol"] == symbol].set_index("session")

@@ -27,17 +27,6 @@ def model(name: str = "en-de", **changed: Any) -> dict[str, Any]:
     return {"name": name, **said, **counts, **hashes, **told, **figures} | changed
 
 
-def progress(step: int, **changed: Any) -> dict[str, Any]:
-    figures = {
-        "train_loss": 3.25,
-        "validation_loss": None,
-        "validation_bleu": None,
-        "learning_rate": 0.1 + 0.2,
-    }
-    seen = {"epoch": step / 100, "tokens": step * 100_000_000, "tokens_per_second": 1e5, "at": NOW}
-    return {"model": "en-de", "step": step, **seen, **figures} | changed
-
-
 def score(**changed: Any) -> dict[str, Any]:
     measured = {
         "bleu": 34.5,
