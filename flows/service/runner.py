@@ -2,9 +2,10 @@
 
 import asyncio
 import os
-import signal
+import sys
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -45,8 +46,10 @@ from flows.settings import (
     out,
     prefect_folder,
 )
-from flows.signals import FOLDER, SERVICE
+from flows.signals import FOLDER, SERVICE, handled_by
 from flows.translating.folder import model_names
+
+END_LIMIT_S = 120  # for runs to end by themselves, after a signal
 
 
 @dataclass(frozen=True)
@@ -133,7 +136,12 @@ def serve_markets(service: Service) -> None:
 
     Raises DtmlError where another service uses the data folder, or the server cannot start.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the runner sets its own
+    stopped = Event()
+
+    def stop(*_: object) -> None:
+        stopped.set()  # an interrupt that comes while an object is finalized is lost
+        raise KeyboardInterrupt
+
     keep_needed_variables(
         {name for market in service.markets.values() for name in market.feed.environment}
     )
@@ -148,17 +156,20 @@ def serve_markets(service: Service) -> None:
     # `serving` shares the lock for an instant.
     lock = FileLock(folder / LOCK, timeout=1)
     try:
-        with suppress(KeyboardInterrupt), lock, server:
-            _serve(service, server_is_new=server_is_new)
+        with suppress(KeyboardInterrupt), handled_by(stop), lock, server:
+            _serve(service, stopped, server_is_new=server_is_new)
     except Timeout as error:
         raise DtmlError(
             f"another `dtml serve` uses {data_folder()}: stop it, and name all markets in one "
             "command"
         ) from error
     out.print("ended")
+    sys.stdout.flush()
+    # At the end of Python, threads of Prefect would wait for a server without a limit.
+    os._exit(0)
 
 
-def _serve(service: Service, *, server_is_new: bool) -> None:
+def _serve(service: Service, stopped: Event, *, server_is_new: bool) -> None:
     """Deploy the schedules of a service, and start runs when due until a signal.
 
     An earlier service's deployments are deleted and overdue runs cancelled; one run of each market
@@ -207,10 +218,18 @@ def _serve(service: Service, *, server_is_new: bool) -> None:
     end = Event()
     Thread(target=print_ended, args=(schedules, end), daemon=True).start()
     os.chdir("/")  # where each run begins
+    # In a thread of its own, where Prefect sets no handlers of signals.
+    running = ThreadPoolExecutor(1).submit(asyncio.run, runner.start())
     try:
-        asyncio.run(runner.start())
+        while not (stopped.is_set() or running.done()):
+            wait([running], timeout=1)
     finally:
         end.set()
+        if runner.started:
+            runner.handle_sigterm()  # ends its runs
+            wait([running], END_LIMIT_S)
+    if running.done():
+        running.result()
 
 
 def _announce(service: Service, now: datetime, *, server_is_new: bool) -> None:
