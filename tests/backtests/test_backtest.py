@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 
 from db import tables
-from db.admin.copying import table_counts
 from db.engine import reading, transaction
 from db.read import query, read
 from db.rows import prices
@@ -40,6 +39,7 @@ from tests.support.backtest_market import FIRST, LAST, backtest_of, context_of
 from tests.support.bounds import assert_arrays_close_in_float32
 from tests.support.commands import Command
 from tests.support.nights import BARS
+from tests.support.stores import counts
 
 pytestmark = pytest.mark.slow
 
@@ -70,15 +70,13 @@ def test_one_process_at_a_time_makes_a_backtest_and_a_rerun_trains_nothing_and_a
         yield from one_by_one(jobs)
 
     first = run_study(replace(backtest, runner=meanwhile))
-    with reading(backtest.context.engine) as conn:
-        before = table_counts(conn)
+    before = counts(backtest.context.engine)
     file = page_of("backtest", first.row)
     page = file.read_text()
     file.unlink()
     monkeypatch.setattr(backtest_module, "fit_model", None)
     again = run_study(backtest_of(run_request))
-    with reading(backtest.context.engine) as conn:
-        assert table_counts(conn) == before
+    assert counts(backtest.context.engine) == before
     assert again.row == first.row
     assert file.read_text() == page
 

@@ -12,7 +12,6 @@ import pandas as pd
 import pytest
 from sqlalchemy import Engine
 
-from db.admin.copying import table_counts
 from db.engine import reading
 from db.rows import predictions, runs
 from db.rows import prices as stored_prices
@@ -34,6 +33,7 @@ from flows.studies.study import run_study
 from tests.support.bounds import assert_arrays_close_in_float64, in_float64
 from tests.support.nights import AS_OF, BARS, SIMULATED, apart, copy_kept
 from tests.support.run_folder import made_once
+from tests.support.stores import counts
 
 QUICK = TrainingConfig(epochs=3, batch_days=31, first_kept_epoch=1, learning_rate=0.003)
 PAPER = PublishedSet(
@@ -241,8 +241,7 @@ def test_files_that_cannot_be_the_set_are_refused_before_anything_is_stored(
     for said, mistaken in wrong.items():
         with pytest.raises(UsageError, match=said):
             benchmark(mistaken)
-    with reading(reader) as conn:
-        assert sum(table_counts(conn).values()) == 0
+    assert sum(counts(reader).values()) == 0
 
 
 def test_the_published_recipes_are_those_of_the_paper() -> None:

@@ -14,8 +14,6 @@ import pandas as pd
 import pytest
 from sqlalchemy import Connection, create_engine
 
-from db.admin.copying import table_counts
-from db.engine import reading
 from db.rows.runs import latest_trained
 from dtml.experiments import nightly_of, vary
 from dtml.lookahead import audit as look_ahead
@@ -35,6 +33,7 @@ from flows.studies import backtest as folds_module
 from flows.studies.backtest import Nights
 from tests.support.backtest_market import context_of
 from tests.support.nights import BARS, SIMULATED, SMALL, FrameSource
+from tests.support.stores import counts
 
 AT, LAST = pd.Timestamp("2024-03-05"), date(2024, 5, 31)
 Read = Callable[..., tuple[pd.DataFrame, datetime]]
@@ -213,7 +212,7 @@ def test_the_audit_of_a_market_holds_its_nights_and_leaves_the_store_as_it_was(
 ) -> None:
     # the second audit differs in its nights alone
     monkeypatch.setattr(look_ahead, "audit", kept(look_ahead.audit))
-    before = counted(run_request)
+    before = counts(context_of(run_request).engine)
     audit.__wrapped__(run_request, as_json=True)
     found = json.loads(capsys.readouterr().out)
     assert found["passed"]
@@ -222,7 +221,7 @@ def test_the_audit_of_a_market_holds_its_nights_and_leaves_the_store_as_it_was(
     }
     assert [row["check"] for row in found["findings"]].count("stored_nights") == 1
     assert not data_folder().exists()
-    assert counted(run_request) == before
+    assert counts(context_of(run_request).engine) == before
     monkeypatch.setattr(Tonight, "known", known_by(reading_on(stored_bars)))
     with pytest.raises(LookAheadError, match="`detail` of stored_nights"):
         audit.__wrapped__(run_request)
@@ -241,8 +240,3 @@ def kept(work: Callable[..., list[Finding]]) -> Callable[..., list[Finding]]:
         return found[0]
 
     return asked
-
-
-def counted(run_request: RunRequest) -> dict[str, int]:
-    with reading(context_of(run_request).engine) as conn:
-        return table_counts(conn)

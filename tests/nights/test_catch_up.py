@@ -10,7 +10,6 @@ from datetime import UTC, date, datetime, timedelta
 import pandas as pd
 import pytest
 
-from db.admin.copying import table_counts
 from db.connection import locks
 from db.connection.locks import market_lock
 from db.engine import reading
@@ -35,6 +34,7 @@ from tests.support.nights import (
     after_nights,
     without,
 )
+from tests.support.stores import counts
 
 FOLLOWING = [day.date() for day in sessions_between("XNYS", AS_OF, date(2024, 7, 8))[1:]]
 
@@ -84,14 +84,13 @@ def test_missed_nights_are_run_in_order_with_one_fetch_and_never_twice(
     assert done.refused == {}
     assert len(source_of(context).asked) == asked + 1
     assert statuses(context) == dict.fromkeys([AS_OF, *FOLLOWING], "complete")
+    rows = counts(context.engine)
     with reading(context.engine) as conn:
-        rows = table_counts(conn)
         nights = read(conn, "night", market=context.name)
     assert nights["fetched"].iloc[1:-1].eq(0).all()
     assert nights["fetched"].iloc[-1] == 10 * (OVERLAP + len(FOLLOWING))
     assert catch_up(context, FOLLOWING[-1]).nights == []
-    with reading(context.engine) as conn:
-        assert table_counts(conn) == rows
+    assert counts(context.engine) == rows
 
 
 @pytest.mark.soak

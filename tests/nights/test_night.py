@@ -13,9 +13,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from sqlalchemy import Engine, select, text
+from sqlalchemy import select, text
 
-from db.admin.copying import table_counts
 from db.engine import reading, transaction
 from db.read import read, read_row, read_value
 from db.tables import UtcTimestamp, metadata
@@ -36,7 +35,6 @@ from flows.nightly.predict import forecast
 from flows.nightly.report import publish_night
 from flows.nightly.train import load_model
 from flows.settings import data_folder
-from tests.support.dashboard_store import served_to_a_reader
 from tests.support.log_lines import objects, standard_error
 from tests.support.nights import (
     AS_OF,
@@ -47,11 +45,7 @@ from tests.support.nights import (
     apart,
     without,
 )
-
-
-def counts(context: MarketContext) -> dict[str, int]:
-    with reading(context.engine) as conn:
-        return table_counts(conn)
+from tests.support.stores import counts
 
 
 def stored_predictions(context: MarketContext, as_of: date) -> pd.DataFrame:
@@ -74,10 +68,10 @@ def test_a_night_predicts_every_stock_and_a_rerun_adds_no_row(context: MarketCon
     assert sorted(predicted["symbol"]) == list(context.market.symbols)
     assert predicted["probability"].between(0, 1).all()
     assert (predicted["as_of"] == pd.Timestamp(AS_OF)).all()
-    before = counts(context)
+    before = counts(context.engine)
     again = run_night(context, AS_OF)
     assert again.was_done_before
-    assert counts(context) == before
+    assert counts(context.engine) == before
     assert "L01" in night.report.read_text()
 
 
@@ -306,19 +300,6 @@ def nights(context: MarketContext) -> MarketContext:
 
 def seen(page: Path) -> str:
     return unescape(re.sub(r"<[^>]+>", "", page.read_text(encoding="utf-8")))
-
-
-@pytest.mark.soak
-def test_a_role_that_only_reads_opens_the_page_of_a_night(
-    context: MarketContext, postgresql_server: str
-) -> None:
-    def filled(owner: Engine) -> None:
-        run_night(replace(context, engine=owner), AS_OF)
-
-    with served_to_a_reader(postgresql_server, "a_night_to_read", filled) as site:
-        answer = site.get(f"/market/simulated/night/{AS_OF}")
-    assert answer.status == 200
-    assert "L01" in answer.body
 
 
 @pytest.mark.soak

@@ -18,8 +18,7 @@ import pytest
 import torch
 from sqlalchemy import Engine, text
 
-from db.admin.copying import table_counts
-from db.engine import reading, transaction
+from db.engine import transaction
 from dtml.lookahead.audit import audit_list
 from dtml.machine import computed_by
 from dtml.prices.sessions import next_session, sessions_up_to
@@ -51,6 +50,7 @@ from tests.support.nights import (
     small_market,
     without,
 )
+from tests.support.stores import counts
 
 FOLLOWING = next_session("XNYS", AS_OF)
 LATER = datetime(2124, 1, 1, tzinfo=UTC)
@@ -216,11 +216,9 @@ def test_nothing_is_written_by_a_replay(
         for path in data_folder().rglob("*")
         if path.suffix == ".safetensors"
     }
-    with reading(engine) as conn:
-        before = table_counts(conn)
+    before = counts(engine)
     assert command("replay", "simulated", "--json")[0] == 0
-    with reading(engine) as conn:
-        assert table_counts(conn) == before
+    assert counts(engine) == before
     assert {path: path.stat().st_mtime_ns for path in files} == files
 
 

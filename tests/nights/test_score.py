@@ -8,9 +8,8 @@ import pandas as pd
 import pytest
 from sqlalchemy import Connection
 
-from db.admin.checks import check_store
 from db.engine import reading, transaction
-from db.read import read
+from db.read import read, read_value
 from db.rows import predictions, runs
 from db.rows.runs import latest_trained
 from db.save import save
@@ -23,13 +22,6 @@ from flows.nightly.score import day_counts, score
 from tests.support.nights import BARS, FrameSource, after_nights, without
 
 DAYS = [day.date() for day in sessions_up_to("XNYS", date(2024, 7, 9), 5)]
-
-
-def running(context: MarketContext, predictor: str = "dtml") -> dict[date, int]:
-    with reading(context.engine) as conn:
-        scores = read(conn, "score", market=context.name, span="running")
-    mine = scores[(scores["protocol"] == "all") & (scores["predictor"] == predictor)]
-    return {row.target.date(): int(row.n) for row in mine.itertuples()}
 
 
 @pytest.mark.soak
@@ -53,17 +45,6 @@ def test_a_naive_rule_is_scored_with_what_was_known_the_session_before(
 
 
 @pytest.mark.soak
-def test_running_scores_after_a_night_that_is_run_later_count_it_too(
-    context: MarketContext,
-) -> None:
-    for day in (*DAYS[2:], *DAYS[:2], DAYS[2]):  # the last is complete and only scored
-        run_night(context, day)
-    score(Tonight(context, DAYS[4]))
-    assert running(context) == {day: 9 * count for count, day in enumerate(DAYS[1:], start=1)}
-    assert [finding.check for finding in check_store(context.engine) if finding.found] == []
-
-
-@pytest.mark.soak
 def test_only_the_model_a_night_was_closed_with_is_scored(context: MarketContext) -> None:
     after_nights(context, DAYS[0])
     with reading(context.engine) as conn:
@@ -81,7 +62,9 @@ def test_only_the_model_a_night_was_closed_with_is_scored(context: MarketContext
             made_at=run["created_at"],
         )
     run_night(context, DAYS[1])
-    assert running(context)[DAYS[1]] == 9
+    of_model = {"span": "running", "protocol": "all", "predictor": "dtml", "target": DAYS[1]}
+    with reading(context.engine) as conn:
+        assert read_value(conn, "score", "n", market=context.name, **of_model) == 9
 
 
 @pytest.mark.soak

@@ -13,7 +13,6 @@ import pandas as pd
 import pytest
 from sqlalchemy import Engine, text
 
-from db.admin.copying import table_counts
 from db.engine import reading, transaction
 from db.read import read
 from db.rows import runs
@@ -28,11 +27,7 @@ from flows.nightly.train import config_of, load_model, train_model, why_due, win
 from flows.settings import data_folder
 from tests.support.commands import Command
 from tests.support.nights import AS_OF, BARS, FrameSource, receipt_of
-
-
-def counts(context: MarketContext) -> dict[str, int]:
-    with reading(context.engine) as conn:
-        return table_counts(conn)
+from tests.support.stores import counts
 
 
 def due(context: MarketContext, as_of: date) -> str | None:
@@ -63,7 +58,7 @@ def test_a_training_from_the_same_store_is_the_same_run(context: MarketContext) 
     first = train_model(Tonight(context, AS_OF))
     again = train_model(Tonight(context, AS_OF))
     assert again.run_id == first.run_id
-    assert counts(context)["run"] == 1
+    assert counts(context.engine)["run"] == 1
     with reading(context.engine) as conn:
         run = runs.run(conn, first.run_id)
     assert run["seeds"] == [0, 1]

@@ -1,7 +1,5 @@
 """Every page as people meet it: in a real browser, wide and narrow, light and dark, with nothing to
 complain of.
-
-Pictures of all of them are kept in the folder that DTML_SCREENSHOTS names.
 """
 
 from collections.abc import Iterator
@@ -112,14 +110,14 @@ def begin_night(engine: Engine) -> None:
 def test_a_page_of_the_dashboard_has_nothing_wrong(
     site: Site, chromium: Any, axe: str, name: str
 ) -> None:
-    assert complaints(chromium, axe, site.url + PAGES[name], f"dashboard_{name}") == []
+    assert complaints(chromium, axe, site.url + PAGES[name]) == []
 
 
 def test_the_report_of_a_backtest_has_nothing_wrong(
     chromium: Any, axe: str, tmp_path: Path
 ) -> None:
     (file := tmp_path / "backtest.html").write_text(backtest_page(), encoding="utf-8")
-    assert complaints(chromium, axe, file.as_uri(), "backtest") == []
+    assert complaints(chromium, axe, file.as_uri()) == []
 
 
 def test_the_report_of_a_ranking_has_nothing_wrong(chromium: Any, axe: str, tmp_path: Path) -> None:
@@ -127,14 +125,14 @@ def test_the_report_of_a_ranking_has_nothing_wrong(chromium: Any, axe: str, tmp_
         ranking(), ranking_scores(), ranking_differences(), ranking_portfolios(), sheet(0.3)
     )
     (file := tmp_path / "ranking.html").write_text(ranking_page(made), encoding="utf-8")
-    assert complaints(chromium, axe, file.as_uri(), "ranking") == []
+    assert complaints(chromium, axe, file.as_uri()) == []
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_the_report_of_a_night_has_nothing_wrong(
     chromium: Any, axe: str, context: MarketContext, tmp_path: Path
 ) -> None:
-    assert complaints(chromium, axe, run_night(context, AS_OF).report.as_uri(), "night") == []
+    assert complaints(chromium, axe, run_night(context, AS_OF).report.as_uri()) == []
 
 
 def test_what_is_wrong_with_a_page_is_found(chromium: Any, axe: str, tmp_path: Path) -> None:
@@ -144,7 +142,7 @@ def test_what_is_wrong_with_a_page_is_found(chromium: Any, axe: str, tmp_path: P
     (file := tmp_path / "wrong.html").write_text(
         f"<title>t</title><html lang='en'><main>{pale}</main>{failing}"
     )
-    found = " ".join(complaints(chromium, axe, file.as_uri(), "wrong"))
+    found = " ".join(complaints(chromium, axe, file.as_uri()))
     for said in (
         "color-contrast",
         "label",

@@ -94,6 +94,7 @@ def test_fetched_day_by_day_it_is_the_same_as_fetched_at_once(made: MarketContex
     assert fetch_bars(made, AS_OF).stored == 0
 
 
+@pytest.mark.soak
 def test_a_night_runs_without_any_index_in_its_source(made: MarketContext) -> None:
     assert run_night(made, AS_OF).row["predictions"] == len(made.market.symbols)
     with reading(made.engine) as conn:

@@ -13,7 +13,6 @@ from dtml.errors import UsageError
 from dtml.prices.bars import BAR_COLUMNS
 from dtml.sources import open_source
 from dtml.sources.files import FileSource
-from tests.support.places import SHARED
 from tests.support.price_files import (
     FIRST,
     LAST,
@@ -176,22 +175,7 @@ def test_an_index_among_the_prices_is_found_there_and_an_index_file_goes_before_
     assert apart.loc[apart["symbol"] == "INDEX", "close"].iloc[0] == 50.0
 
 
-# the real sets, and the choice of a source
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not (SHARED / "prices").is_dir(), reason="shared data is not beside this clone")
-def test_one_session_of_a_large_file_is_read_for_every_stock_and_the_index() -> None:
-    source = FileSource(
-        MARKET, SHARED / "prices" / "sp500.parquet", SHARED / "index" / "GSPC.parquet"
-    )
-    symbols = source.symbols()
-    assert len(symbols) == 483
-    day = date(2022, 12, 30)
-    assert source.last_session() == day
-    fetched = source.fetch(dict.fromkeys([*symbols, "INDEX"], day), day)
-    assert len(fetched.bars) == 484
-    assert (fetched.outcomes["status"] == "ok").all()
+# the choice of a source
 
 
 def test_a_source_is_chosen_by_name_and_takes_only_what_it_can_read(tmp_path: Path) -> None:

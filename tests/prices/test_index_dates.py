@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from db.admin.copying import table_counts
 from db.engine import reading
 from db.read import read
 from db.rows import prices
@@ -23,6 +22,7 @@ from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import NightRefusedError, run_night
 from tests.support.nights import AS_OF, BARS, SIMULATED, FrameSource
 from tests.support.real_sets import SETS, checked, needs_real_sets
+from tests.support.stores import counts
 
 INDEX = "SIMX"
 
@@ -80,8 +80,7 @@ def test_dates_a_day_beside_the_sessions_are_refused_in_a_file_of_any_length(
     side = "later" if days < 0 else "earlier"
     with pytest.raises(DtmlError, match=rf"no session of XNYS.* day {side}"):
         fetch_bars(replace(context, source=FrameSource(shifted)), AS_OF)
-    with reading(context.engine) as conn:
-        assert table_counts(conn)["price"] == 0
+    assert counts(context.engine)["price"] == 0
 
 
 def test_a_holiday_that_a_source_fills_in_is_rejected_and_the_rest_of_a_short_file_is_stored(
@@ -130,8 +129,7 @@ def test_a_night_whose_index_is_a_session_early_is_refused_and_stores_no_bar(
     with pytest.raises(NightRefusedError, match=rf"index {INDEX} .*1 session early") as caught:
         run_night(early, AS_OF)
     assert "--index" in str(caught.value)
-    with reading(context.engine) as conn:
-        assert table_counts(conn)["price"] == 0
+    assert counts(context.engine)["price"] == 0
 
 
 def test_one_stock_with_dates_of_another_time_zone_is_refused_by_its_name(
@@ -143,8 +141,7 @@ def test_one_stock_with_dates_of_another_time_zone_is_refused_by_its_name(
     )
     with pytest.raises(DtmlError, match=r"[\d,]+ bars of L02 .*XNYS,.*Sunday 20"):
         fetch_bars(replace(context, source=FrameSource(shifted)), AS_OF)
-    with reading(context.engine) as conn:
-        assert table_counts(conn)["price"] == 0
+    assert counts(context.engine)["price"] == 0
 
 
 @pytest.mark.soak

@@ -54,6 +54,7 @@ def test_a_market_is_read_where_its_file_lay_and_where_that_is_gone_as_it_was(
     assert named_markets(engine, (), ()) == {"mine": before}
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("names", ['code = "own.py"', 'source = "own.py"'])
 @pytest.mark.parametrize(
     "place", ["tools/mine.toml", "{folder}/tools/mine.toml", "{folder}/gone.toml"]

@@ -68,6 +68,7 @@ def test_a_dividend_that_is_taken_out_whole_is_no_warning_and_one_taken_out_twic
     assert over_corrected(paying(0.06)[lambda bars: bars["session"] < "2022-03-01"]).empty
 
 
+@pytest.mark.soak
 def test_a_night_warns_of_a_symbol_in_the_store_and_on_its_page_until_the_source_mends_it(
     context: MarketContext,
 ) -> None:

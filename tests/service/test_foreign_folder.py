@@ -20,7 +20,7 @@ from tests.support.backtest_market import MARKET
 from tests.support.foreign_folder import fill_as_a_stranger
 from tests.support.opened_files import needs_inotify, opened_files
 from tests.support.panels import made_panel
-from tests.support.prefect_server import give_tables
+from tests.support.prefect_server import give_tables, plain_environment
 from tests.support.service import serving
 
 pytestmark = needs_inotify
@@ -44,13 +44,14 @@ TO_BE_BACKTESTED = (
 
 def run(folder: Path, *command: str | Path) -> "subprocess.CompletedProcess[str]":
     """As its user does: with none of the variables that tests share."""
-    plain = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("DTML_", "PREFECT_"))
-    }
     return subprocess.run(
-        command, cwd=folder, env=plain, capture_output=True, text=True, timeout=550, check=False
+        command,
+        cwd=folder,
+        env=plain_environment(),
+        capture_output=True,
+        text=True,
+        timeout=550,
+        check=False,
     )
 
 

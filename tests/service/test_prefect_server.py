@@ -23,7 +23,7 @@ from flows.service import prefect_server
 from flows.service.prefect_server import LOGIN
 from flows.settings import prefect_folder
 from tests.support.browser import browser
-from tests.support.prefect_server import give_tables
+from tests.support.prefect_server import give_tables, plain_environment
 from tests.support.service import (
     PATIENCE_S,
     Serving,
@@ -98,12 +98,7 @@ def temporary(folder: Path) -> Iterator[tuple[str, str, subprocess.Popen[str]]]:
     code += "sys.modules |= {name: Module(name) for name in ('prefect', 'prefect.flow_engine')}; "
     code += "from flows.service.prefect_server import require_server; require_server(); "
     code += f"print(os.environ['PREFECT_API_URL'], os.environ['{LOGIN}'], flush=True); input()"
-    plain = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("DTML_", "PREFECT_"))
-    }
-    environment = plain | {
+    environment = plain_environment() | {
         "DTML_DATA": str(folder / "data"),
         "PREFECT_HOME": str(folder / "data" / "prefect"),
     }

@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 from sqlalchemy import Engine
 
-from db.admin.copying import table_counts
 from db.connection.user_sql import select
 from db.engine import reading, transaction
 from db.errors import StoreError
@@ -25,6 +24,7 @@ from tests.support.backtest_rows import (
     scores,
 )
 from tests.support.prediction_rows import NEXT, STOCKS, predictions, run, save_stocks
+from tests.support.stores import counts
 
 TABLES = {"attention_weight", "backtest"} | {
     f"backtest_{each}" for each in ("fold", "portfolio", "return", "score")
@@ -57,8 +57,7 @@ def finish(store: Engine, name: str = NAME, at: datetime = NOW, **changed: Any) 
 
 
 def counted(store: Engine) -> dict[str, int]:
-    with reading(store) as conn:
-        return {name: n for name, n in table_counts(conn).items() if name in TABLES}
+    return {name: n for name, n in counts(store).items() if name in TABLES}
 
 
 def test_a_figure_of_a_finished_backtest_is_never_rewritten(store: Engine) -> None:

@@ -9,22 +9,17 @@ from sqlalchemy import Engine
 
 from db import tables
 from db.admin import copying
-from db.admin.copying import copy_store, snapshot, table_counts, write_snapshot
+from db.admin.copying import copy_store, snapshot, write_snapshot
 from db.engine import open_engine, reading, transaction, upgrade
 from db.errors import StoreError
 from db.save import save
 from tests.support.prediction_rows import STOCKS, run
-from tests.support.stores import MOMENT, add_predictions, contents, fill
+from tests.support.stores import MOMENT, add_predictions, contents, counts, fill
 
 
 def copy(source: Engine, target: Engine) -> dict[str, int]:
     with snapshot(source) as conn:
         return copy_store(conn, target)
-
-
-def counts(engine: Engine) -> dict[str, int]:
-    with reading(engine) as conn:
-        return table_counts(conn)
 
 
 def test_a_copy_of_a_copy_is_the_store(filled: Engine, engine: Engine, tmp_path: Path) -> None:

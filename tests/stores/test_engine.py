@@ -30,6 +30,7 @@ from db.engine import (
 )
 from db.errors import StoreError, StoreUsageError
 from tests.support.postgresql_databases import drop_database, url_of
+from tests.support.stores import counts
 
 WRITERS, ROUNDS = 3, 7
 
@@ -39,8 +40,7 @@ def stock(symbol: str) -> dict[str, str]:
 
 
 def count(engine: Engine) -> int:
-    with reading(engine) as conn:
-        return table_counts(conn)["instrument"]
+    return counts(engine)["instrument"]
 
 
 def test_the_default_store_is_a_file_in_the_folder_of_the_data(

@@ -99,8 +99,15 @@ def as_they_are(_: sa.Table, rows: Rows) -> Rows:
     return rows
 
 
-@pytest.mark.parametrize("form", ["frames", "mappings"])
-@pytest.mark.parametrize("made", [as_they_are, with_values, without_values])
+@pytest.mark.parametrize(
+    ("form", "made"),
+    [
+        ("frames", as_they_are),
+        ("frames", with_values),
+        ("frames", without_values),
+        ("mappings", with_values),
+    ],
+)
 def test_every_value_is_kept_and_a_rerun_adds_no_row(
     engine: Engine,
     filled: dict[str, Rows],

@@ -4,7 +4,6 @@ real browser to look at it.
 
 import contextlib
 import http.client
-import os
 import re
 import shutil
 import socket
@@ -182,14 +181,7 @@ def axe_source() -> str:
     return (Path(str(package.__file__)).parent / "axe.min.js").read_text(encoding="utf-8")
 
 
-def take_pictures(page: Any, name: str) -> None:
-    """Keep a picture in the folder that DTML_SCREENSHOTS names; without one none is wanted."""
-    if folder := os.environ.get("DTML_SCREENSHOTS"):
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
-
-
-def complaints(chromium: Any, axe: str, url: str, name: str) -> list[str]:
+def complaints(chromium: Any, axe: str, url: str) -> list[str]:
     """What a browser, an eye and axe-core have against a page in every look.
 
     The looks of one width differ in colours alone, so the second is judged by the rules of those.
@@ -204,7 +196,6 @@ def complaints(chromium: Any, axe: str, url: str, name: str) -> list[str]:
     for width, theme in LOOKS:
         page.set_viewport_size({"width": width, "height": 900})
         page.emulate_media(color_scheme=theme)
-        take_pictures(page, f"{name}_{theme}_{width}")
         if (reach := page.evaluate("document.documentElement.scrollWidth")) > width:
             found.append(f"{width}: the page is {reach} wide")
         rules = {} if theme == THEMES[0] else {"runOnly": RULES_OF_COLOURS}

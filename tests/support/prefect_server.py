@@ -46,13 +46,17 @@ def _make_tables(folder: Path) -> None:
     )
 
 
-def _environment(home: str) -> dict[str, str]:
-    plain = {
+def plain_environment() -> dict[str, str]:
+    """The variables of this process, without ours and Prefect's."""
+    return {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("DTML_", "PREFECT_"))
     }
-    return plain | PREFECT_DEFAULTS | {"PREFECT_HOME": home}
+
+
+def _environment(home: str) -> dict[str, str]:
+    return plain_environment() | PREFECT_DEFAULTS | {"PREFECT_HOME": home}
 
 
 def shared_server() -> str:

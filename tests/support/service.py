@@ -26,7 +26,7 @@ import pytest
 from db.engine import open_engine, reading
 from db.read import read
 from tests.support.nights import small_market
-from tests.support.prefect_server import give_tables
+from tests.support.prefect_server import give_tables, plain_environment
 
 BIN = Path(sys.executable).parent
 PATIENCE_S = 900.0  # for a machine that is busy with other tests
@@ -97,11 +97,6 @@ def serving(folder: Path, *arguments: str, **environment: str) -> Iterator[Servi
         "PREFECT_SERVER_API_PORT": "0",
         "PREFECT_RUNNER_POLL_FREQUENCY": "1",
     }
-    clean = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("DTML_", "PREFECT_"))
-    }
     command = [
         str(BIN / "dtml"),
         "serve",
@@ -111,7 +106,9 @@ def serving(folder: Path, *arguments: str, **environment: str) -> Iterator[Servi
         "* * * * *",
         *arguments,
     ]
-    told = {name: value for name, value in (clean | own | environment).items() if value}
+    told = {
+        name: value for name, value in (plain_environment() | own | environment).items() if value
+    }
     words = folder / "said"
     with words.open("wb") as said:
         process = subprocess.Popen(
@@ -183,11 +180,6 @@ def answering(answer: Any) -> Iterator[int]:
 
 
 def failed_service(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    plain = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("DTML_", "PREFECT_"))
-    }
     command, own = (
         [BIN / "dtml", "serve", "simulated"],
         {"DTML_DATA": str(folder / "data")} | environment,
@@ -195,7 +187,7 @@ def failed_service(folder: Path, **environment: str) -> subprocess.CompletedProc
     return subprocess.run(
         command,
         cwd=folder,
-        env=plain | own,
+        env=plain_environment() | own,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

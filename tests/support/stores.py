@@ -78,10 +78,15 @@ def contents(engine: Engine) -> dict[str, list[tuple[object, ...]]]:
     return found
 
 
+def counts(engine: Engine) -> dict[str, int]:
+    """How many rows each table has."""
+    with reading(engine) as conn:
+        return table_counts(conn)
+
+
 def url_of(engine: Engine) -> str:
     return engine.url.render_as_string(hide_password=False)
 
 
 def rows(url: str) -> int:
-    with reading(open_engine(url)) as conn:
-        return sum(table_counts(conn).values())
+    return sum(counts(open_engine(url)).values())
