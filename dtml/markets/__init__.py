@@ -3,6 +3,7 @@
 import difflib
 import re
 from dataclasses import fields, replace
+from datetime import date
 from pathlib import Path
 
 from dtml.errors import UsageError
@@ -169,9 +170,7 @@ def _refuse_repeats(stays: tuple[Constituent, ...]) -> None:
     symbol_at_source: dict[str, str] = {}
     for stay in stays:
         earlier = last.get(stay.symbol)
-        if earlier is not None and not (
-            earlier.until and stay.since and stay.since >= earlier.until
-        ):
+        if earlier is not None and (stay.since or date.min) < (earlier.until or date.max):
             raise DefinitionError(
                 "constituents.symbols",
                 f"symbol {stay.symbol!r} is listed twice; list it once or, if it left and came "

@@ -802,13 +802,11 @@ class Market(MarketKeys):
 
     def constituents_on(self, day: date) -> tuple[Constituent, ...]:
         """Return the constituents of a day, in the order of the list: `since` <= day < `until`."""
-        stays = []
-        for stay in self.constituents:
-            has_begun = stay.since is None or stay.since <= day
-            has_ended = stay.until is not None and stay.until <= day
-            if has_begun and not has_ended:
-                stays.append(stay)
-        return tuple(stays)
+        return tuple(
+            stay
+            for stay in self.constituents
+            if (stay.since or date.min) <= day < (stay.until or date.max)
+        )
 
     def is_constituent(
         self, days: "pd.DatetimeIndex", stocks: Sequence[str] | None = None

@@ -18,7 +18,7 @@ import socket
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from io import BytesIO
 from multiprocessing.connection import Connection
@@ -178,24 +178,25 @@ def confine(question: Question) -> None:
     # A crash must not write the memory to a file: it may hold secrets of the environment.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     shared = [SHARED_MEMORY] if question.get("shares_memory", True) else []
-    write_only_in(Path(question["folder"]), [NOWHERE, *shared])
+    write_only_in(Path(question["folder"]), *shared)
 
 
-def write_only_in(folder: Path, needed: Sequence[Path] = (NOWHERE,)) -> None:
+def write_only_in(folder: Path, *needed: Path) -> None:
     """Restrict this process for good to writing in one folder, which becomes its working folder.
 
-    Temporary files go there too. Files that are open already, and `needed`, can still be written.
-    Where the system has no Landlock, the folder does not matter: no file of the process can grow.
+    Temporary files go there too. Files that are open already, `NOWHERE` and what else is `needed`
+    can still be written. Where the system has no Landlock, the folder does not matter: no file of
+    the process can grow.
     """
     tempfile.tempdir = str(folder)
     os.environ["TMPDIR"] = str(folder)
     os.chdir(folder)
-    if not _landlocked(folder, needed):
+    if not _landlocked(folder, NOWHERE, *needed):
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 
 
-def _landlocked(folder: Path, needed: Sequence[Path] = ()) -> bool:
-    """Forbid all writing but in a folder and what is `needed`; return whether the system can.
+def _landlocked(*writable: Path) -> bool:
+    """Forbid all writing but beneath these paths; return whether the system can.
 
     Landlock before `TRUNCATE_SINCE` cannot forbid cutting files. No process gains privileges
     afterwards. It is called through the C library.
@@ -215,19 +216,15 @@ def _landlocked(folder: Path, needed: Sequence[Path] = ()) -> bool:
     ruleset = system.syscall(CREATE_RULESET, ctypes.byref(handled), ctypes.sizeof(handled), 0)
     if ruleset < 0:
         return False
-    for path in (folder, *(path for path in needed if path.exists())):
-        _allow(system, ruleset, path, rights)
+    for path in filter(Path.exists, writable):
+        descriptor = os.open(path, os.O_RDONLY)
+        # For a file, only those that apply to files.
+        allowed = rights if path.is_dir() else rights & ~CHANGE_FOLDERS
+        rule = _Rule(allowed_access=allowed, parent_fd=descriptor)
+        system.syscall(ADD_RULE, ruleset, BENEATH_PATH, ctypes.byref(rule), 0)
+        os.close(descriptor)
     # Without this, Landlock refuses to restrict a process that has no privilege.
     system.prctl(SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
     is_restricted = system.syscall(RESTRICT_SELF, ruleset, 0) == 0
     os.close(ruleset)
     return bool(is_restricted)
-
-
-def _allow(system: ctypes.CDLL, ruleset: int, path: Path, rights: int) -> None:
-    """Allow these rights beneath a path; for a file, only those that apply to files."""
-    descriptor = os.open(path, os.O_RDONLY)
-    allowed = rights if path.is_dir() else rights & ~CHANGE_FOLDERS
-    rule = _Rule(allowed_access=allowed, parent_fd=descriptor)
-    system.syscall(ADD_RULE, ruleset, BENEATH_PATH, ctypes.byref(rule), 0)
-    os.close(descriptor)

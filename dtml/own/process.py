@@ -99,7 +99,7 @@ class IsolatedCode:
         `relative` (ranks of outcomes) and `there` are [sessions stocks]. Returns the scores, NaN
         outside, and the last model.
         """
-        days = sorted({day for fold in folds for part in fold for day in _positions(part)})
+        days = np.unique(np.r_[tuple(part for fold in folds for part in fold)]).tolist()
         ranks = np.full((*there.shape, len(self.description["features"])), np.nan, np.float32)
         ranks[days] = ranks_of(self.values(panel, days, on_day), there[days])
 
@@ -165,10 +165,6 @@ def _keep(file: Path | None, values: Float[ndarray, "stocks features"]) -> None:
         part = file.with_suffix(f".{os.getpid()}.npy")
         np.save(part, values)
         part.replace(file)  # whole or not at all
-
-
-def _positions(days: slice) -> range:
-    return range(days.start, days.stop)
 
 
 SANDBOX = Sandbox(

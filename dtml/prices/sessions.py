@@ -200,10 +200,27 @@ def require_session(calendar: AnyCalendar, day: date) -> date:
 
 @cache
 def _exchange(calendar: AnyCalendar) -> _Exchange:
-    """Build an exchange's sessions, once a process: XKRX alone takes a second or two."""
+    """Build an exchange's sessions, once a process: XKRX alone takes a second or two.
+
+    As exchange_calendars knows them, without those of `_CLOSED`, and with a user's.
+    """
     if isinstance(calendar, Calendar):
         return _with_given_sessions(_exchange(calendar.code), calendar)
-    return _known_exchange(calendar)
+    with warnings.catch_warnings():
+        # pandas 3 warns once for every calendar
+        warnings.simplefilter("ignore", DeprecationWarning)
+        known = _calendar(calendar)
+    sessions = pd.DatetimeIndex(known.sessions).as_unit("ns")
+    opens = pd.DatetimeIndex(known.opens).as_unit("ns")
+    closes = pd.DatetimeIndex(known.closes).as_unit("ns")
+    traded = ~sessions.isin(pd.DatetimeIndex(_CLOSED.get(calendar, ())))
+    return _Exchange(
+        code=calendar,
+        sessions=sessions[traded],
+        opens=opens[traded],
+        closes=closes[traded],
+        timezone=ZoneInfo(str(known.tz)),
+    )
 
 
 def _with_given_sessions(library: _Exchange, calendar: Calendar) -> _Exchange:
@@ -235,25 +252,6 @@ def _usual_time(exchange: _Exchange, moments: pd.DatetimeIndex, part: slice) -> 
     local = moments[part].tz_convert(exchange.timezone).tz_localize(None)
     usual: pd.Timedelta = (local - exchange.sessions[part]).value_counts().index[0]
     return usual.to_pytimedelta()
-
-
-def _known_exchange(code: str) -> _Exchange:
-    """Return an exchange as exchange_calendars knows it, without the sessions of `_CLOSED`."""
-    with warnings.catch_warnings():
-        # pandas 3 warns once for every calendar
-        warnings.simplefilter("ignore", DeprecationWarning)
-        calendar = _calendar(code)
-    sessions = pd.DatetimeIndex(calendar.sessions).as_unit("ns")
-    opens = pd.DatetimeIndex(calendar.opens).as_unit("ns")
-    closes = pd.DatetimeIndex(calendar.closes).as_unit("ns")
-    traded = ~sessions.isin(pd.DatetimeIndex(_CLOSED.get(code, ())))
-    return _Exchange(
-        code=code,
-        sessions=sessions[traded],
-        opens=opens[traded],
-        closes=closes[traded],
-        timezone=ZoneInfo(str(calendar.tz)),
-    )
 
 
 def _moments(

@@ -93,11 +93,6 @@ class SimulatedMarket:
         """Return the stock whose last return `symbol` copies; a leader is its own."""
         return f"L{symbol[1:3]}"
 
-    def sector_of(self, symbol: str) -> str:
-        """Return the sector: leaders of consecutive numbers share one, with their followers."""
-        leader = int(symbol[1:3]) - 1
-        return f"sector {leader * self.sectors // self.leaders + 1}"
-
     def returns(self, sessions: int) -> Shocks:
         """Draw the total returns of all stocks as log returns, leaders first."""
         # Everything is drawn in standard deviations, so that each stock has `DAILY_VOLATILITY`.
@@ -108,13 +103,13 @@ class SimulatedMarket:
         market = self.generator("market").standard_normal((sessions, 1))
         sectors = self.generator("sectors").standard_normal((sessions, self.sectors))
         own = self.generator("own").standard_normal(copied.shape)
-        sector_of_stock = [
-            int(self.sector_of(name).split()[1]) - 1 for name in self.follower_symbols
-        ]
+        # Leaders of consecutive numbers share a sector, with their followers.
+        sector_of_leader = np.arange(self.leaders) * self.sectors // self.leaders
+        sector_of_follower = np.repeat(sector_of_leader, self.followers)
         # What leaders do not explain of a follower has a variance of 1.
         unexplained = (
             math.sqrt(MARKET_SHARE) * market
-            + math.sqrt(SECTOR_SHARE) * sectors[:, sector_of_stock]
+            + math.sqrt(SECTOR_SHARE) * sectors[:, sector_of_follower]
             + math.sqrt(1 - MARKET_SHARE - SECTOR_SHARE) * own
         )
         rest = math.sqrt(1 - self.correlation**2)

@@ -77,15 +77,6 @@ def read_chart(http_status: int, host: str, content: bytes) -> Json:
         raise AnswerError("malformed", f"Yahoo sent no prices: HTTP {http_status}, {reason}")
     chart = answer["chart"] or {}
     for result in chart.get("result") or []:
-        # yfinance would take a stock's closes for missing adjusted ones; those of an index are its
-        # closes.
-        indicators = result.get("indicators") or {}
-        closes = _first(indicators.get("quote")).get("close")
-        adjusted = _first(indicators.get("adjclose")).get("adjclose")
-        is_index = (result.get("meta") or {}).get("instrumentType") == "INDEX"
-        if closes is not None and adjusted is None:
-            filled = list(closes) if is_index else [None] * len(closes)
-            indicators["adjclose"] = [{"adjclose": filled}]
         _convert(result)
     return answer
 
@@ -109,15 +100,22 @@ def _reason(answer: Json) -> str:
 
 
 def _convert(result: Json) -> None:
-    """Convert prices and distributions in place to currency units, without foreign ones."""
+    """Fill in adjusted closes, and convert prices and distributions to currency units, in place."""
     meta = result.get("meta") or {}
+    indicators = result.get("indicators") or {}
+    quote = _first(indicators.get("quote"))
+    adjusted = _first(indicators.get("adjclose"))
+    closes = quote.get("close")
+    # yfinance would take a stock's closes for missing adjusted ones; those of an index are its
+    # closes.
+    if closes is not None and adjusted.get("adjclose") is None:
+        is_index = meta.get("instrumentType") == "INDEX"
+        adjusted = {"adjclose": list(closes) if is_index else [None] * len(closes)}
+        indicators["adjclose"] = [adjusted]
     quoted_in = meta.get("currency") or ""
     currency, unit = UNITS.get(quoted_in, (quoted_in, 1))
     if unit != 1:
         meta["currency"] = currency
-        indicators = result.get("indicators") or {}
-        quote = _first(indicators.get("quote"))
-        adjusted = _first(indicators.get("adjclose"))
         for columns in (quote, adjusted):
             for name in columns.keys() & IN_CURRENCY:
                 columns[name] = [_divided(price, unit) for price in columns[name] or []]

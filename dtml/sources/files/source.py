@@ -51,15 +51,12 @@ class FileSource(Source):
         self._market_symbols = {stock.source_symbol: stock.symbol for stock in listed}
         # A name that is both a symbol of Yahoo's and of the market's stays itself.
         self._market_symbols.update({stock.symbol: stock.symbol for stock in listed})
-        numbers = [symbol for symbol in self._market_symbols if symbol.isdigit()]
-        counts = Counter(symbol.lstrip("0") for symbol in numbers)
+        numbers = pd.Series([name for name in self._market_symbols if name.isdigit()], dtype=str)
         # What a spreadsheet leaves of symbols of digits: 5930 of 005930. What two symbols leave
         # could mean either; nothing is left of a symbol of zeros.
-        self._zero_filled = {
-            symbol.lstrip("0"): symbol
-            for symbol in numbers
-            if counts[symbol.lstrip("0")] == 1 and symbol.strip("0")
-        }
+        left = numbers.str.lstrip("0")
+        is_sure = (left != "") & ~left.duplicated(keep=False)
+        self._zero_filled = dict(zip(left[is_sure], numbers[is_sure], strict=True))
         self._index_container = None if index is None else _container_of_index(index)
 
     def symbols(self) -> list[str]:

@@ -45,17 +45,10 @@ class FeedCode:
         """Return the code of the feed that a market's file or the user names.
 
         A relative path begins at the folder of the market's file if that file names it, else at
-        the working folder. Raises UsageError for a file that cannot be read and for a name that is
-        not installed.
+        the working folder. Raises UsageError for a file that cannot be read.
         """
         if not is_feed_file(source):
-            installed = installed_feeds()
-            if source not in installed:
-                raise UsageError(
-                    f"source {source!r} is not installed: install the package that provides it, or "
-                    "name another source"
-                )
-            return cls(name=source, entry=installed[source].value)
+            return cls(name=source, entry=installed_feeds()[source].value)
         is_of_market = source == market.source
         folder = market.file[0].parent if market.file and is_of_market else Path()
         file = (folder / source).absolute()
@@ -168,7 +161,7 @@ class OwnFeed(Source):
 def unanswered(first: Mapping[str, date], status: str, detail: str) -> Fetched:
     """Return an answer without bars, with one status for all symbols."""
     outcomes = pd.DataFrame({"symbol": list(first), "status": status, "rows": 0, "detail": detail})
-    return Fetched(no_bars(), outcomes[list(OUTCOME_COLUMNS)])
+    return Fetched(no_bars(), outcomes)
 
 
 def require_none_after(name: str, bars: pd.DataFrame, last: date) -> None:
