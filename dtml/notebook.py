@@ -182,7 +182,8 @@ class Study:
             # [sessions stocks], NaN on days that no fold scores and for stocks that are not ranked.
             scores = np.full_like(history.outcome, np.nan)
             for fold in walk_folds:
-                model = fit(estimator, history.features, history.relative, fold.trained)
+                learnt = history.features[fold.trained], history.relative[fold.trained]
+                model = fit(estimator, *learnt)
                 scores[fold.scored] = scored(
                     model,
                     history.features[fold.scored],

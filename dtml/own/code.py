@@ -181,8 +181,8 @@ def ranks_of(values: Features, there: There) -> Features:
     return np.stack(ranks, axis=-1).astype(np.float32)
 
 
-def fit(model: Any, ranks: Features, relative: Grid, days: slice) -> Any:
-    """Return a model fitted to the ranked outcomes of some sessions.
+def fit(model: Any, ranks: Features, relative: Grid) -> Any:
+    """Return a model fitted to the ranked outcomes of sessions.
 
     None stands for the product's boosting; a user's own model is copied, or created from a class.
     `ranks` are those of features, [sessions stocks features]; `relative` those of outcomes,
@@ -190,9 +190,9 @@ def fit(model: Any, ranks: Features, relative: Grid, days: slice) -> Any:
     outcome's rank is above 0. A user's model reads a missing feature as 0; a torch module learns
     one day in each step.
     """
-    has_outcome = np.isfinite(relative[days])  # [days stocks]
-    x = ranks[days][has_outcome]  # [rows features], a row for each stock-day, in order of time
-    y = relative[days][has_outcome]  # [rows]
+    has_outcome = np.isfinite(relative)  # [sessions stocks]
+    x = ranks[has_outcome]  # [rows features], a row for each stock-day, in order of time
+    y = relative[has_outcome]  # [rows]
     if model is None:
         return fit_boosting(x, y, BoostingConfig())
     fresh = _fresh(model)
@@ -259,7 +259,7 @@ def scored(model: Any, ranks: Features, there: There) -> Grid:
     return scores
 
 
-def kept(model: Any, ranks: Features, relative: Grid, days: slice) -> Arrays:
+def kept(model: Any, ranks: Features, relative: Grid) -> Arrays:
     """Return the arrays to store of a fitted model, from which `restored` makes it again.
 
     For boosting and torch modules these are its numbers. For another model they are the rows from
@@ -268,9 +268,9 @@ def kept(model: Any, ranks: Features, relative: Grid, days: slice) -> Arrays:
     if isinstance(model, Boosting) or hasattr(model, "state_dict"):
         numbers = asdict(model) if isinstance(model, Boosting) else model.state_dict()
         return {name: np.asarray(value) for name, value in numbers.items()}
-    has_outcome = np.isfinite(relative[days])
-    rows = ranks[days][has_outcome]  # [rows features]
-    outcomes_of_rows = relative[days][has_outcome]  # [rows]
+    has_outcome = np.isfinite(relative)
+    rows = ranks[has_outcome]  # [rows features]
+    outcomes_of_rows = relative[has_outcome]  # [rows]
     return {"ranks": rows[None], "relative": outcomes_of_rows[None]}  # `fit` reads a day axis
 
 
@@ -280,7 +280,7 @@ def restored(loaded: Loaded, arrays: Arrays) -> Any:
         return Boosting(**arrays)
     model = _fresh(loaded.model)
     if not hasattr(model, "forward"):
-        return fit(loaded.model, arrays["ranks"], arrays["relative"], slice(None))
+        return fit(loaded.model, arrays["ranks"], arrays["relative"])
     import torch
 
     weights = {name: torch.from_numpy(value) for name, value in arrays.items()}

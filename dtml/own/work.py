@@ -52,7 +52,7 @@ def _values(_: own.OwnCode, loaded: own.Loaded, question: Question, arrays: Arra
 
 def _fold(code: own.OwnCode, loaded: own.Loaded, _: Question, arrays: Arrays) -> Arrays:
     """Return the `scores` of a fold's days, and the arrays of its model, named "own.…"."""
-    learnt = arrays["learnt"], arrays["relative"], slice(None)
+    learnt = arrays["learnt"], arrays["relative"]
     model = own.fit(loaded.model, *learnt)
     own.seed(code)  # as each night begins
     scores = own.scored(model, arrays["ranks"], arrays["there"])

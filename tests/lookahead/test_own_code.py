@@ -308,8 +308,8 @@ def test_a_fitted_model_is_kept_without_a_pickle_and_scores_the_same_to_the_last
     loaded = replace(load(OwnCode("mine.py", HONEST)), model=model)
     ranks = honest_ranks()
     relative = ranked(np.where(THERE, outcomes(PANEL, "next_close"), np.nan))
-    fitted = fit(model, ranks, relative, slice(0, 300))
-    again = restored(loaded, kept(fitted, ranks, relative, slice(0, 300)))
+    fitted = fit(model, ranks[:300], relative[:300])
+    again = restored(loaded, kept(fitted, ranks[:300], relative[:300]))
     assert np.array_equal(
         scored(again, ranks[-1:], THERE[-1:]), scored(fitted, ranks[-1:], THERE[-1:])
     )
