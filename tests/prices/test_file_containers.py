@@ -257,6 +257,16 @@ def test_a_small_file_that_grows_beyond_the_bound_is_refused(
     assert FileSource(MARKET, tmp_path / name).symbols()
 
 
+def test_a_workbook_with_a_few_cells_far_apart_is_refused_before_it_fills_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = pd.DataFrame([1] * 30)
+    rows.to_excel(tmp_path / "p.xlsx", index=False, header=False, startcol=16_383)
+    monkeypatch.setattr(containers, "BOUND", 20_000_000)
+    with pytest.raises(UsageError, match=r"p\.xlsx.*0\.02 GB"):
+        FileSource(MARKET, tmp_path / "p.xlsx").symbols()
+
+
 @pytest.mark.parametrize("pack", [gzip.compress, in_archive])
 def test_what_is_packed_within_a_packed_file_is_refused(
     pack: Callable[[bytes], bytes], tmp_path: Path

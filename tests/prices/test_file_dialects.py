@@ -133,6 +133,11 @@ def test_columns_of_two_layouts_are_refused_and_a_markets_file_decides(tmp_path:
             ["11/09/2024,1,1,1,1,1K,0%"],
             r"'11/09/2024'.*2024-11-09 or 2024-09-11.*date_format",
         ),
+        (  # a decimal comma where a comma separates thousands: not 105
+            "Date,Price,Open,High,Low,Vol.,Change %",
+            ['11/24/2024,"10,5",1,1,1,1K,0%'],
+            r"row 1: Price '10,5' is not a number",
+        ),
         (
             "<TICKER>,<PER>,<DATE>,<OPEN>,<HIGH>,<LOW>,<CLOSE>",
             ["AAA,D,20240304,1,1,1,1", "AAA,5,20240305,1,1,1,1"],
