@@ -159,7 +159,7 @@ def agreement(model: Model, folder: Path, rows: Sequence[Sequence[int]]) -> int:
     Both search greedily. A translation without end is cut at our search's limit.
     """
     theirs = translate_exported(open_exported(folder), model, rows, GREEDY)
-    ours = search(model.decoder, rows, GREEDY, device=model.device)
+    ours = search(model.network, rows, GREEDY, device=model.device)
     same = 0
     for row, their_translation, our_hypotheses in zip(rows, theirs, ours, strict=True):
         limit = len(row) + GREEDY.extra

@@ -66,7 +66,7 @@ def ours(model: Model, sources: Sequence[Sequence[int]]) -> Engine:
     """Return a function that translates by our search."""
 
     def translate(beams: int) -> Rows:
-        results = search(model.decoder, sources, Search(beams=beams, alpha=0.0))
+        results = search(model.network, sources, Search(beams=beams, alpha=0.0))
         return [hypotheses[0].tokens for hypotheses in results]
 
     return translate

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,9 @@ from translation.artifacts import not_finite
 from translation.atomic_files import sha256, write_folder_whole
 from translation.cards import CONFIG, RESTORE, Card, read_card
 from translation.data.tokenizer import Tokenizer
-from translation.decoding.incremental import (
-    Ensemble,
-    IncrementalDecoder,
-    IncrementalEnsemble,
-    IncrementalTransformer,
-)
+from translation.decoding.ensemble import Ensemble
 from translation.errors import TranslationError, UsageError, unreadable
-from translation.seq2seq import IncrementalRnn, RecurrentConfig, RecurrentTranslator
+from translation.seq2seq import RecurrentConfig, RecurrentTranslator
 from translation.training.checkpoints import (
     load_weights,
     read_weights,
@@ -30,6 +24,7 @@ from translation.training.checkpoints import (
 from translation.transformer import Transformer, TransformerConfig
 
 NetworkConfig = TransformerConfig | RecurrentConfig
+Network = Transformer | RecurrentTranslator
 KINDS: Mapping[str, type[NetworkConfig]] = {
     "transformer": TransformerConfig,
     "rnn": RecurrentConfig,
@@ -91,14 +86,9 @@ class Model:
     """A trained network with its tokenizers."""
 
     card: Card
-    network: nn.Module
+    network: Network | Ensemble
     source: Tokenizer
     target: Tokenizer
-
-    @cached_property
-    def decoder(self) -> IncrementalDecoder:
-        """Return the network's incremental decoder."""
-        return incremental_decoder(self.network)
 
     @property
     def networks(self) -> list[nn.Module]:
@@ -111,17 +101,6 @@ class Model:
     def device(self) -> torch.device:
         """Return the device of the network."""
         return next(self.network.parameters()).device
-
-
-def incremental_decoder(network: nn.Module) -> IncrementalDecoder:
-    """Return the incremental decoder of a network of either kind, or of an ensemble of them."""
-    if isinstance(network, Ensemble):
-        decoders = [incremental_decoder(member) for member in network.networks]
-        return IncrementalEnsemble(decoders)
-    if isinstance(network, RecurrentTranslator):
-        return IncrementalRnn(network)
-    assert isinstance(network, Transformer)
-    return IncrementalTransformer(network)
 
 
 def network_config(kind: str, values: Mapping[str, Any]) -> NetworkConfig:
@@ -142,7 +121,7 @@ def network_config(kind: str, values: Mapping[str, Any]) -> NetworkConfig:
         ) from error
 
 
-def build_network(kind: str, values: Mapping[str, Any]) -> nn.Module:
+def build_network(kind: str, values: Mapping[str, Any]) -> Network:
     """Build a network with new weights; errors as `network_config`, and without memory."""
     config = network_config(kind, values)
     try:

@@ -173,6 +173,33 @@ class BahdanauDecoder(nn.Module):
         return output, torch.stack(all_weights, dim=1), (last_hidden, last_cell)
 
 
+@dataclass
+class RecurrentState:
+    """The decoder's state of each beam."""
+
+    source: EncodedSource
+    hidden: Tensor  # [layers, sentences, beams, d_model]
+    cell: Tensor  # of the same shape
+
+    def reorder(self, origin: Tensor) -> None:
+        """Implement `translation.transformer.KeyValueCache.reorder`."""
+        # [sentences, 1]: each sentence takes the beams of its own row.
+        rows = torch.arange(len(origin), device=origin.device).unsqueeze(-1)
+        self.hidden = self.hidden[:, rows, origin]
+        self.cell = self.cell[:, rows, origin]
+
+    def keep(self, sentences: Tensor) -> None:
+        """Implement `translation.transformer.KeyValueCache.keep`."""
+        source = self.source
+        self.source = EncodedSource(
+            memory=source.memory[sentences],
+            keys=source.keys[sentences],
+            mask=source.mask[sentences],
+        )
+        self.hidden = self.hidden[:, sentences]
+        self.cell = self.cell[:, sentences]
+
+
 class RecurrentTranslator(nn.Module):
     """An encoder-decoder of LSTMs; token 0 is padding, on either side, and changes no output.
 
@@ -240,6 +267,32 @@ class RecurrentTranslator(nn.Module):
             return decoded, None
         return decoded, _reordered(weights, original_order)
 
+    @torch.no_grad()
+    def start(self, source: Tensor, beams: int, limit: int) -> RecurrentState:  # noqa: ARG002 - its memory does not grow
+        """Implement `translation.decoding.beam_search.IncrementalDecoder`."""
+        encoded, (hidden, cell) = self.encode(source)
+        return RecurrentState(
+            source=encoded,
+            hidden=hidden.unsqueeze(2).repeat(1, 1, beams, 1),
+            cell=cell.unsqueeze(2).repeat(1, 1, beams, 1),
+        )
+
+    @torch.no_grad()
+    def step(
+        self, state: RecurrentState, tokens: Tensor, *, need_weights: bool = False
+    ) -> tuple[Tensor, Weights]:
+        """Implement `translation.decoding.beam_search.IncrementalDecoder`."""
+        # Each beam of each sentence is a row of one position; the state is [layers, rows, d_model].
+        state_of_rows = (state.hidden.flatten(1, 2), state.cell.flatten(1, 2))
+        tokens_of_rows = tokens.reshape(-1, 1)
+        decoded, weights, (hidden, cell) = self.decode(tokens_of_rows, state_of_rows, state.source)
+        state.hidden = hidden.view_as(state.hidden)
+        state.cell = cell.view_as(state.cell)
+        scores = self.logits(decoded).view(*tokens.shape, -1)
+        if not need_weights or weights is None:
+            return scores, None
+        return scores, weights.view(*tokens.shape, -1)
+
     def logits(self, decoded: Tensor) -> Tensor:
         """Map `[..., d_model]` to scores `[..., target vocabulary]` by the embedding itself."""
         return decoded @ self.embed_target.weight.T
@@ -274,68 +327,6 @@ class RecurrentClassifier(nn.Module):
         _, (hidden, _) = self.encoder(x)
         scores: Tensor = self.classify(self.dropout(hidden[-1]))
         return scores
-
-
-@dataclass
-class RecurrentState:
-    """The decoder's state of each beam."""
-
-    source: EncodedSource
-    hidden: Tensor  # [layers, sentences, beams, d_model]
-    cell: Tensor  # of the same shape
-
-    def reorder(self, origin: Tensor) -> None:
-        """Implement `translation.decoding.incremental.KeyValueCache.reorder`."""
-        # [sentences, 1]: each sentence takes the beams of its own row.
-        rows = torch.arange(len(origin), device=origin.device).unsqueeze(-1)
-        self.hidden = self.hidden[:, rows, origin]
-        self.cell = self.cell[:, rows, origin]
-
-    def keep(self, sentences: Tensor) -> None:
-        """Implement `translation.decoding.incremental.KeyValueCache.keep`."""
-        source = self.source
-        self.source = EncodedSource(
-            memory=source.memory[sentences],
-            keys=source.keys[sentences],
-            mask=source.mask[sentences],
-        )
-        self.hidden = self.hidden[:, sentences]
-        self.cell = self.cell[:, sentences]
-
-
-class IncrementalRnn:
-    """Decode with an RNN position by position, with the scores of a full pass."""
-
-    def __init__(self, network: RecurrentTranslator) -> None:
-        self.network = network
-
-    @torch.no_grad()
-    def start(self, source: Tensor, beams: int, limit: int) -> RecurrentState:  # noqa: ARG002 - its memory does not grow
-        """Implement `translation.decoding.incremental.IncrementalDecoder`."""
-        encoded, (hidden, cell) = self.network.encode(source)
-        return RecurrentState(
-            source=encoded,
-            hidden=hidden.unsqueeze(2).repeat(1, 1, beams, 1),
-            cell=cell.unsqueeze(2).repeat(1, 1, beams, 1),
-        )
-
-    @torch.no_grad()
-    def step(
-        self, state: RecurrentState, tokens: Tensor, *, need_weights: bool = False
-    ) -> tuple[Tensor, Weights]:
-        """Implement `translation.decoding.incremental.IncrementalDecoder`."""
-        # Each beam of each sentence is a row of one position; the state is [layers, rows, d_model].
-        state_of_rows = (state.hidden.flatten(1, 2), state.cell.flatten(1, 2))
-        tokens_of_rows = tokens.reshape(-1, 1)
-        decoded, weights, (hidden, cell) = self.network.decode(
-            tokens_of_rows, state_of_rows, state.source
-        )
-        state.hidden = hidden.view_as(state.hidden)
-        state.cell = cell.view_as(state.cell)
-        scores = self.network.logits(decoded).view(*tokens.shape, -1)
-        if not need_weights or weights is None:
-            return scores, None
-        return scores, weights.view(*tokens.shape, -1)
 
 
 def in_front(real: Tensor) -> Tensor:

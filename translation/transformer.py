@@ -18,6 +18,10 @@ from torch import Tensor, nn
 Norm = Literal["post", "pre", "none"]
 PADDING = 0
 Weights = Tensor | None  # of attention: None unless they are requested
+# Positions for which the cache has room at first. The room is doubled when full, as allocating
+# memory for all positions at once is slow. Attention also has at least so many keys, some of them
+# masked: torch's softmax is five times as slow if the keys do not fill a vector of 16.
+FIRST_CAPACITY = 16
 
 
 def prepare_cuda() -> None:
@@ -323,6 +327,59 @@ class TransformerConfig:
         return Transformer(self)
 
 
+@dataclass
+class KeyValueCache:
+    """The Transformer's state: keys and values of the first `length` positions of every beam.
+
+    They are never moved: each beam attends to the keys of all beams of its sentence, under a mask
+    of its own past. To continue from another beam, only that mask is copied.
+    """
+
+    memory: list[Tensor]  # of each layer, [2, sentences, heads, source positions, d_k]
+    memory_mask: Tensor  # [sentences, 1, source positions]
+    own: list[Tensor]  # of each layer, [2, sentences, heads, capacity, beams, d_k]
+    # [sentences, beams, limit, beams]: whether the past of a beam (second axis) has the position of
+    # the third axis of the beam of the last axis.
+    past: Tensor
+    source_positions: int  # `memory` may have more keys, which are masked
+    length: int = 0
+
+    def reorder(self, origin: Tensor) -> None:
+        """Continue each beam from the beam `origin` `[sentences, beams]` of its sentence."""
+        # [sentences, 1]: each sentence takes the beams of its own row.
+        rows = torch.arange(len(origin), device=origin.device).unsqueeze(-1)
+        self.past[:, :, : self.length] = self.past[rows, origin, : self.length]
+
+    def keep(self, sentences: Tensor) -> None:
+        """Drop all sentences but these, `[remaining sentences]`."""
+        # index_select is faster than [:, sentences].
+        self.memory = [layer.index_select(1, sentences) for layer in self.memory]
+        self.own = [layer.index_select(1, sentences) for layer in self.own]
+        self.memory_mask = self.memory_mask[sentences]
+        self.past = self.past[sentences]
+
+    def next_position(self) -> None:
+        """Add a position, whose keys and values are still to be stored; double the room if full."""
+        if self.length == self.own[0].shape[3]:
+            self.own = [torch.cat([layer, torch.empty_like(layer)], dim=3) for layer in self.own]
+        self.length += 1
+
+    def mask_of_past(self) -> Tensor | None:
+        """Return the mask of the keys of each beam; None if it may attend to all of them.
+
+        The mask is `[sentences, beams, length * beams]`. A single beam has at least
+        `FIRST_CAPACITY` keys: its mask is `[1, 1, FIRST_CAPACITY]` while it has stored fewer, then
+        None.
+        """
+        beams = self.past.shape[1]
+        if beams > 1:
+            return self.past[:, :, : self.length].flatten(-2)
+        if self.length >= FIRST_CAPACITY:
+            return None
+        keys = torch.arange(FIRST_CAPACITY, device=self.past.device)
+        return (keys < self.length).view(1, 1, -1)
+
+
 class Transformer(nn.Module):
     """The encoder-decoder (figure 1 of Vaswani et al.); token 0, padding, changes nothing."""
 
@@ -423,7 +480,7 @@ class Transformer(nn.Module):
         length = len(target)
         mask = torch.ones(length, length, dtype=torch.bool, device=target.device).tril()
         x = self.embed_target(target, positions_of(target != PADDING))
-        for layer in cast(Sequence[DecoderLayer], self.decoder):
+        for layer in self._decoder_layers:
             entered = layer.around_attention.enter(x)
             _, weights_of_target = layer.attention(entered, mask, need_weights=True)
             in_decoder.append(weights_of_target)
@@ -434,6 +491,68 @@ class Transformer(nn.Module):
             "between": torch.stack(between),
             "decoder": torch.stack(in_decoder),
         }
+
+    @torch.no_grad()
+    def start(self, source: Tensor, beams: int, limit: int) -> KeyValueCache:
+        """Encode `source` `[sentences, positions]` for `limit` steps of `beams` beams each."""
+        memory, mask = self.encode(source)
+        source_positions = source.shape[-1]
+        missing = max(0, FIRST_CAPACITY - source_positions)  # keys to add, which are masked
+        # `pad` adds zeros behind the positions, the last axis but one of keys and values.
+        remembered = [
+            nn.functional.pad(layer.remember(memory), (0, 0, 0, missing))
+            for layer in self._decoder_layers
+        ]
+        two, sentences, heads, _, width = remembered[0].shape
+        own = [
+            memory.new_zeros(two, sentences, heads, FIRST_CAPACITY, beams, width)
+            for _ in self._decoder_layers
+        ]
+        # At first, the past of each beam has its own positions alone: [beams, 1, beams].
+        itself = torch.eye(beams, dtype=torch.bool, device=source.device).unsqueeze(1)
+        return KeyValueCache(
+            memory=remembered,
+            memory_mask=nn.functional.pad(mask, (0, missing)),
+            own=own,
+            past=itself.repeat(sentences, 1, limit, 1),
+            source_positions=source_positions,
+        )
+
+    @torch.no_grad()
+    def step(
+        self, state: KeyValueCache, tokens: Tensor, *, need_weights: bool = False
+    ) -> tuple[Tensor, Weights]:
+        """Append tokens `[sentences, beams]`; return scores of the next, as a full pass would.
+
+        Attention on request is the last layer's, averaged over heads.
+        """
+        position = torch.full_like(tokens[:1, :1], state.length)  # [1, 1]: the same for all beams
+        x = self.embed_target(tokens, position)
+        weights: Weights = None
+        state.next_position()
+        past = state.mask_of_past()
+        for layer, remembered, own in zip(
+            self._decoder_layers, state.memory, state.own, strict=True
+        ):
+            attended = _attend_past(layer, x, own, state.length, past)
+            # Always with weights: `attend` then computes with plain
+            # products, for whose softmax `FIRST_CAPACITY` was chosen.
+            x, weights = layer.attend_memory(
+                x,
+                attended,
+                remembered,
+                state.memory_mask,
+                need_weights=True,
+            )
+        scores = self.logits(self.decoder_norm(x))
+        if not need_weights or weights is None:
+            return scores, None
+        # The mean over the heads, without the keys that `start` added.
+        return scores, weights.mean(dim=-3)[..., : state.source_positions]
+
+    @property
+    def _decoder_layers(self) -> Sequence[DecoderLayer]:
+        return cast(Sequence[DecoderLayer], self.decoder)
 
     def logits(self, decoded: Tensor) -> Tensor:
         """Map `[..., d_model]` to scores `[..., target vocabulary]` by the target's embedding."""
@@ -448,3 +567,26 @@ class Transformer(nn.Module):
 def positions_of(is_real: Tensor) -> Tensor:
     """Return each token's position, from 0 at the first real one; padding repeats the last."""
     return (is_real.cumsum(dim=-1) - 1).clamp(min=0)
+
+
+def _attend_past(
+    layer: DecoderLayer, x: Tensor, own: Tensor, length: int, past: Tensor | None
+) -> Tensor:
+    """Self-attend from each beam's newest position, and store its keys and values in `own`.
+
+    `x` and the result are `[sentences, beams, d_model]`; `length` counts the newest position;
+    `past` is the mask of `KeyValueCache.mask_of_past`.
+    """
+    entered = layer.around_attention.enter(x)
+    query, new_key, new_value = layer.attention.queries_keys_values(entered)
+    keys, values = own
+    keys[..., length - 1, :, :] = new_key
+    values[..., length - 1, :, :] = new_value
+    beams = own.shape[-2]
+    # With a single beam, the mask may cover more positions than `length`.
+    attended_positions = length if past is None else past.shape[-1] // beams
+    # The keys and values of all beams in one axis: [sentences, heads, positions * beams, d_k].
+    key, value = own[..., :attended_positions, :, :].flatten(-3, -2)
+    # With weights only for the plain products, as in `step`.
+    attended, _ = layer.attention.mix(query, key, value, past, need_weights=True)
+    return attended

@@ -61,7 +61,7 @@ def translate(
     """
     parts_of_texts = [_parts(model, composed(text)) for text in texts]
     parts = list(chain.from_iterable(parts_of_texts))
-    found = search(model.decoder, parts, how, report=report, device=model.device)
+    found = search(model.network, parts, how, report=report, device=model.device)
     hypotheses = iter(found)
     translations: list[Translation] = []
     for parts_of_text in parts_of_texts:

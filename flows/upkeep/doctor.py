@@ -39,7 +39,6 @@ from flows.service.prefect_server import (
 from flows.service.status import CALENDAR_WARNING, end_of_calendar, named_markets
 from flows.settings import data_folder, reports_folder
 from translation.decoding.beam_search import Search, search
-from translation.decoding.incremental import IncrementalTransformer
 from translation.transformer import TransformerConfig
 
 ROOM = 2**30  # bytes free for a store, its models and pages
@@ -295,8 +294,8 @@ def _device(name: str) -> str:
         network = config.build().eval()
     settings = Search(extra=5)
     # The CPU comes first, because `to` moves the network itself, not a copy of it.
-    on_cpu = search(IncrementalTransformer(network), sources, settings)
-    on_device = search(IncrementalTransformer(network.to(device)), sources, settings, device=device)
+    on_cpu = search(network, sources, settings)
+    on_device = search(network.to(device), sources, settings, device=device)
     # The best translation of each source comes first.
     difference = max(
         abs(ours[0].score - theirs[0].score) for ours, theirs in zip(on_device, on_cpu, strict=True)

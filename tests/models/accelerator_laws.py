@@ -26,8 +26,7 @@ from dtml.windows import WindowConfig, Windows
 from tests.support.accelerator.stand_in import NAME, StandIn, on_stand_in
 from tests.support.translations import CONFIG, WIDTH, drawn, examples
 from translation.decoding.beam_search import Search, search
-from translation.decoding.incremental import IncrementalTransformer
-from translation.seq2seq import IncrementalRnn, RecurrentClassifier
+from translation.seq2seq import RecurrentClassifier
 from translation.seq2seq import RecurrentConfig as TranslatorConfig
 from translation.training.loop import Check, TrainingContext, train_network
 
@@ -147,11 +146,8 @@ def translate(
     device: torch.device, _: Path, kind: str = "transformer", beams: int = 3, **told: Any
 ) -> Tensor:
     network: Any = drawn(1, kind, **told).to(device).eval()
-    decoder: Any = (
-        IncrementalTransformer(network) if kind == "transformer" else IncrementalRnn(network)
-    )
     how = Search(beams=beams, with_attention=True, extra=5)
-    found = search(decoder, [[5, 6, 7, 8], [9, 4], [11, 12, 13]], how, device=device)
+    found = search(network, [[5, 6, 7, 8], [9, 4], [11, 12, 13]], how, device=device)
     best = [each[0] for each in found]
     shown = [each.attention for each in best if each.attention is not None]
     return flat([*shown, *(torch.tensor([each.score, *each.tokens]) for each in best)])

@@ -15,7 +15,7 @@ from flows.translating.models import DEMO
 from translation.cards import Card
 from translation.data.corpus import Corpus, Examples, Rules, clean
 from translation.data.tokenizer import Tokenizer
-from translation.decoding.incremental import Ensemble
+from translation.decoding.ensemble import Ensemble
 from translation.models import Model, build_network
 from translation.recipes import Recipe
 from translation.training.checkpoints import Progress

@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from tests.support.bounds import assert_close_in_float32, in_float32, in_float64
 from translation.data.tokenizer import BEGIN, END
 from translation.decoding.beam_search import Hypothesis, Search, best_tokens, search
-from translation.decoding.incremental import IncrementalTransformer, KeyValueCache
 from translation.errors import TranslationError, UsageError
-from translation.seq2seq import IncrementalRnn, RecurrentConfig
-from translation.transformer import Transformer, TransformerConfig, Weights
+from translation.seq2seq import RecurrentConfig
+from translation.transformer import KeyValueCache, Transformer, TransformerConfig, Weights
 
 VOCABULARY = 23
 SMALL = TransformerConfig(
@@ -54,13 +53,13 @@ class Willing:
     """
 
     def __init__(self, network: Transformer) -> None:
-        self.network, self.decoder = network, IncrementalTransformer(network)
-        self.start = self.decoder.start
+        self.network = network
+        self.start = network.start
 
     def step(
         self, state: KeyValueCache, tokens: Tensor, *, need_weights: bool = False
     ) -> tuple[Tensor, Weights]:
-        scores, weights = self.decoder.step(state, tokens, need_weights=need_weights)
+        scores, weights = self.network.step(state, tokens, need_weights=need_weights)
         return self._biased(scores, tokens, torch.tensor(state.length - 1)), weights
 
     def whole(self, source: Sequence[int], said: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -250,7 +249,7 @@ def test_a_sentence_minds_neither_its_neighbours_nor_their_order(
 
 def test_a_network_without_attention_shows_none() -> None:
     network = RecurrentConfig(VOCABULARY, VOCABULARY, d_model=8, attention="none").build().eval()
-    ((found,),) = search(IncrementalRnn(network), SOURCES[:1], Search(with_attention=True))
+    ((found,),) = search(network, SOURCES[:1], Search(with_attention=True))
     assert found.attention is None
 
 

@@ -13,9 +13,9 @@ from tests.support.bounds import assert_close_in_float32
 from tests.support.translations import CPU, drawn, examples, model_of, recipe_of, same
 from translation.cards import recipe_of as said_of
 from translation.decoding.beam_search import Search, search
-from translation.decoding.incremental import Ensemble
+from translation.decoding.ensemble import Ensemble
 from translation.errors import UsageError
-from translation.models import incremental_decoder, load_model
+from translation.models import load_model
 from translation.training.distributed import SINGLE_PROCESS
 from translation.training.from_recipe import train_model
 from translation.transformer import Transformer
@@ -32,7 +32,7 @@ def test_probabilities_and_attention_are_the_mean_of_the_networks() -> None:
             decoded, weights = each(source, target, need_weights=True)
             means.append(each.logits(decoded).softmax(dim=-1))
             shown.append(weights)
-    decoder = incremental_decoder(Ensemble(networks))
+    decoder = Ensemble(networks)
     state = decoder.start(source, 1, 3)
     for place, token in enumerate(target[0]):
         scores, weights = decoder.step(state, token.view(1, 1), need_weights=True)
@@ -47,8 +47,7 @@ def test_beams_of_an_ensemble_are_reordered_in_every_network() -> None:
     networks = [drawn(0).eval(), drawn(1, "rnn").eval()]
     sources = [examples()[place][0].tolist() for place in range(7)]
     forth, back = (
-        search(incremental_decoder(Ensemble(each)), sources, Search(beams=3))
-        for each in (networks, networks[::-1])
+        search(Ensemble(each), sources, Search(beams=3)) for each in (networks, networks[::-1])
     )
     assert [each[0].tokens for each in forth] == [each[0].tokens for each in back]
 

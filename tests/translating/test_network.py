@@ -16,8 +16,8 @@ from tests.support.bounds import (
     assert_close_in_float64,
     in_float32,
 )
-from translation.decoding import incremental
-from translation.models import NetworkConfig, incremental_decoder
+from translation import transformer
+from translation.models import NetworkConfig
 from translation.seq2seq import RecurrentConfig
 from translation.transformer import (
     EncoderLayer,
@@ -122,11 +122,10 @@ def test_steps_give_the_rows_of_whole_passes_also_when_beams_move_and_sentences_
     network, source = build_network(kind), tokens(SOURCE, 1)
     source[1, :2] = 0
     pasts = [tokens(TARGET, 2), tokens(TARGET, 3)]  # of each beam
-    decoder = incremental_decoder(network)
-    state = decoder.start(source, beams=2, limit=TARGET)
+    state = network.start(source, beams=2, limit=TARGET)
     for position in range(2):
         newest = torch.stack([past[:, position] for past in pasts], dim=-1)
-        scores, weights = decoder.step(state, newest, need_weights=True)
+        scores, weights = network.step(state, newest, need_weights=True)
         for beam, past in enumerate(pasts):
             decoded, attention = network(source, past, need_weights=True)
             assert_close_in_float64(scores[:, beam], network.logits(decoded)[:, position])
@@ -139,7 +138,7 @@ def test_steps_give_the_rows_of_whole_passes_also_when_beams_move_and_sentences_
     kept = torch.tensor([2, 0])
     state.keep(kept)
     newest = torch.stack([pasts[1][:, 2], pasts[0][:, 2]], dim=-1)[kept]
-    scores, none = decoder.step(state, newest)
+    scores, none = network.step(state, newest)
     assert none is None
     for sentence, beam, origin in ((0, 0, 0), (0, 1, 0), (1, 0, 1), (1, 1, 0)):
         row = torch.cat([pasts[origin][:, :2], pasts[1 - beam][:, 2:3]], dim=-1)
@@ -148,12 +147,12 @@ def test_steps_give_the_rows_of_whole_passes_also_when_beams_move_and_sentences_
 
 
 def test_steps_find_room_for_a_long_translation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(incremental, "FIRST_CAPACITY", 2)
+    monkeypatch.setattr(transformer, "FIRST_CAPACITY", 2)
     network, source, target = build_network("as published"), tokens(SOURCE, 1), tokens(9, 2)
-    expected, decoder = network.logits(network(source, target)[0]), incremental_decoder(network)
-    state = decoder.start(source, beams=1, limit=target.shape[1])
+    expected = network.logits(network(source, target)[0])
+    state = network.start(source, beams=1, limit=target.shape[1])
     for position, row in enumerate(expected.unbind(dim=1)):
-        assert_close_in_float64(decoder.step(state, target[:, [position]])[0].squeeze(1), row)
+        assert_close_in_float64(network.step(state, target[:, [position]])[0].squeeze(1), row)
 
 
 def copy_parts(ours: nn.Module, theirs: nn.Module, names: dict[str, str]) -> None:

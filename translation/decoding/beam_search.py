@@ -7,14 +7,14 @@ ones are set aside while the others continue. One beam is greedy search.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from translation.data.tokenizer import BEGIN, END, PAD
-from translation.decoding.incremental import IncrementalDecoder
 from translation.errors import TranslationError, UsageError
+from translation.transformer import Weights
 
 # The share of a batch's sentences that may be done before these are dropped: dropping some copies
 # the state of all others.
@@ -22,6 +22,27 @@ MAX_DONE = 1 / 8
 # Tokens of a block of the vocabulary in `best_tokens`, which was fastest at this width with a
 # vocabulary of 10,000.
 BLOCK = 128
+
+
+class IncrementalDecoder(Protocol):
+    """The interface of a network that decodes position by position."""
+
+    def start(self, source: Tensor, beams: int, limit: int) -> Any:
+        """Encode `source`, and return the state from which decoding starts.
+
+        `source` is `[sentences, source positions]` tokens, padded with 0. The state has room for
+        `limit` steps of `beams` beams, and the methods `reorder` and `keep` of
+        `translation.transformer.KeyValueCache`.
+        """
+
+    def step(
+        self, state: Any, tokens: Tensor, *, need_weights: bool = False
+    ) -> tuple[Tensor, Weights]:
+        """Append tokens `[sentences, beams]`; return scores of the next ones, and attention.
+
+        The scores are `[sentences, beams, target vocabulary]`; the attention is `[sentences, beams,
+        source positions]`, None unless requested or if the network has none.
+        """
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import nn
@@ -10,10 +11,10 @@ from torch import nn
 from translation.cards import Card
 from translation.data.corpus_cache import FILE, CachedCorpus, cache_corpus
 from translation.data.languages import SAMPLE, UNICODE_FORM, BleuTokenizer, tokenizer_of
-from translation.decoding.beam_search import GREEDY, search
-from translation.decoding.incremental import Ensemble
+from translation.decoding.beam_search import GREEDY, IncrementalDecoder, search
+from translation.decoding.ensemble import Ensemble
 from translation.errors import UsageError
-from translation.models import Model, build_network, incremental_decoder, save_model
+from translation.models import Model, Network, build_network, save_model
 from translation.recipes import Recipe
 from translation.scoring import bleu_metric
 from translation.training.checkpoints import Progress
@@ -78,7 +79,7 @@ def train_model(
     config = recipe.training_for(cached.size)
     minutes = None if config.minutes is None else config.minutes / recipe.seeds
     bleu = validation_bleu(cached, bleu_tokenizer, device)
-    networks: list[nn.Module] = []
+    networks: list[Network] = []
     progress: list[Progress] = []
     for number in range(recipe.seeds):
         seed = config.seed + number
@@ -116,7 +117,7 @@ def train_model(
         networks.append(network)
     if process_group.rank > 0:  # only rank 0 has the best weights
         return None
-    network = networks[0] if len(networks) == 1 else Ensemble(networks).eval()
+    together = networks[0] if len(networks) == 1 else Ensemble(networks).eval()
     losses = [validation_loss(each, validation, config.batch_tokens, device) for each in networks]
     bleus = [bleu(each, SINGLE_PROCESS) for each in networks]
     model = Model(
@@ -145,7 +146,7 @@ def train_model(
                 "decide_by": recipe.decide_by,
                 "validation_loss": sum(losses) / len(losses),
                 "validation_bleu_by_seed": bleus,
-                "validation_bleu": bleus[0] if len(bleus) == 1 else bleu(network, SINGLE_PROCESS),
+                "validation_bleu": bleus[0] if len(bleus) == 1 else bleu(together, SINGLE_PROCESS),
                 "training": asdict(config),
                 "progress": asdict(progress[0]),
                 "seeds": recipe.seeds,
@@ -154,7 +155,7 @@ def train_model(
                 "bleu_tokenizer": bleu_tokenizer,
             },
         ),
-        network=network,
+        network=together,
         source=cached.source,
         target=cached.target,
     )
@@ -182,7 +183,7 @@ def validation_bleu(
         was_training = network.training
 
         hypotheses = search(
-            incremental_decoder(network.eval()),
+            cast(IncrementalDecoder, network.eval()),
             [sources[place] for place in places],
             GREEDY,
             device=device,
