@@ -23,7 +23,7 @@ from translation.atomic_files import write_folder_whole
 from translation.data.tokenizer import BEGIN, END, PAD, UNKNOWN
 from translation.decoding.beam_search import GREEDY, Search, search
 from translation.errors import TranslationError, UsageError
-from translation.models import SOURCE, TARGET, Model, load_model, network_config
+from translation.models import Model, load_model, network_config
 from translation.transformer import (
     DecoderLayer,
     EncoderLayer,
@@ -114,8 +114,8 @@ def export_model(model: Model, folder: Path, *, int8: bool) -> None:
 
     def fill(partial: Path) -> None:
         export_ctranslate2(network, config, pieces, partial, int8=int8, target_pieces=target)
-        model.source.save(partial / SOURCE)
-        model.target.save(partial / TARGET)
+        model.source.save(partial / "source.model")
+        model.target.save(partial / "target.model")
 
     try:
         write_folder_whole(folder, fill)

@@ -1,7 +1,5 @@
 """Write files and folders atomically: readers see the old one or the new one, never a part."""
 
-import ctypes
-import errno
 import fcntl
 import hashlib
 import os
@@ -9,10 +7,6 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-
-AT_FDCWD = -100  # from <fcntl.h>: resolve paths from the current folder
-RENAME_EXCHANGE = 2  # from <linux/fs.h>: swap the two paths
-UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)  # by the kernel or by the file system
 
 
 def write_whole(file: Path, write: Callable[[Path], object]) -> None:
@@ -39,13 +33,11 @@ def write_whole(file: Path, write: Callable[[Path], object]) -> None:
         os.close(descriptor)
 
 
-def write_folder_whole(
-    folder: Path, fill: Callable[[Path], object], *, replaces: bool = False
-) -> None:
+def write_folder_whole(folder: Path, fill: Callable[[Path], object]) -> None:
     """Write `folder` atomically, as `write_whole` does a file.
 
-    `fill` gets an empty folder beside it, .NAME.partial. If `replaces`, a folder with files is
-    exchanged (`_exchange`); otherwise OSError is raised, after `fill`. A symbolic link stays.
+    `fill` gets an empty folder beside it, .NAME.partial. If `folder` has files, OSError is raised,
+    after `fill`. A symbolic link stays.
     """
     folder = folder.resolve()
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -58,7 +50,7 @@ def write_folder_whole(
             with suppress(FileNotFoundError):  # another writer has renamed it into place
                 return os.open(partial, os.O_RDONLY | os.O_DIRECTORY)
 
-    descriptors = [_open_locked(partial, open_partial)]
+    descriptor = _open_locked(partial, open_partial)
     try:
         for path in partial.iterdir():  # a writer that was killed may have left files there
             if path.is_dir():
@@ -67,20 +59,12 @@ def write_folder_whole(
                 path.unlink()
         fill(partial)
         sync(partial)
-        if replaces and folder.exists():
-            # The exchange gives the old folder the temporary path, where the next writer would
-            # fill it. The lock keeps that writer out until the old folder is deleted.
-            descriptors.append(_lock(os.open(folder, os.O_RDONLY)))
-            _exchange(partial, folder)
-            shutil.rmtree(partial, ignore_errors=True)
-        else:
-            partial.replace(folder)
+        partial.replace(folder)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
     finally:
-        for descriptor in descriptors:
-            os.close(descriptor)
+        os.close(descriptor)
 
 
 def _open_locked(partial: Path, open_partial: Callable[[], int]) -> int:
@@ -117,26 +101,3 @@ def sync(folder: Path) -> None:
         if path.is_file():
             with path.open("rb") as stream:
                 os.fsync(stream.fileno())
-
-
-def _exchange(new: Path, old: Path) -> None:
-    """Swap two folders in one step, or put `new` in place of `old`; none is left at `new` then."""
-    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if rename is not None:
-        failed = rename(
-            AT_FDCWD,
-            os.fsencode(new),
-            AT_FDCWD,
-            os.fsencode(old),
-            RENAME_EXCHANGE,
-        )
-        if not failed:
-            return
-        number = ctypes.get_errno()
-        if number not in UNSUPPORTED:
-            raise OSError(number, os.strerror(number), str(old))
-    aside = new.with_name(f"{new.name}.before")
-    shutil.rmtree(aside, ignore_errors=True)  # of a writer that was killed in the lines below
-    old.rename(aside)
-    new.rename(old)
-    shutil.rmtree(aside, ignore_errors=True)

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+
 from translation.errors import TranslationError, UsageError, unreadable
 
-CONFIG = "model.json"
+FILE = "model.safetensors"  # the weights of a model, with its card
 RESTORE = "restore it, or train the model again"
 
 
@@ -30,6 +32,7 @@ class Card:
     tokenizer_hashes: tuple[str, str]
     weights_hash: str
     made: Mapping[str, Any]
+    vocabularies: tuple[str, ...] = ()  # of both tokenizers, in base64
 
     @property
     def languages(self) -> str:
@@ -85,18 +88,21 @@ def _weights(card: Card) -> str:
 
 def read_card(folder: Path) -> Card:
     """Read a model's card; UsageError without a model, TranslationError if damaged."""
-    if not (folder / CONFIG).exists():
+    file = folder / FILE
+    if not file.exists():
         raise UsageError(
             f"there is no model in {folder}: name the folder of a trained model, which has the "
-            f"file {CONFIG}"
+            f"file {FILE}"
         )
     try:
-        values = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-        source_hash, target_hash = values["tokenizer_hashes"]
-        return Card(**{**values, "tokenizer_hashes": (source_hash, target_hash)})
+        file.open("rb").close()  # safetensors calls every file that it cannot open missing
+        with safe_open(file, framework="numpy") as stream:
+            values = json.loads(stream.metadata()["card"])
+        lists = ("tokenizer_hashes", "vocabularies")
+        return Card(**{**values, **{name: tuple(values[name]) for name in lists}})
     except OSError as error:
-        raise unreadable(file=folder / CONFIG, error=error, restore=RESTORE) from error
-    except (ValueError, KeyError, TypeError) as error:
+        raise unreadable(file=file, error=error, restore=RESTORE) from error
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise TranslationError(
-            f"{folder / CONFIG} is damaged or of another version ({error}): {RESTORE}"
+            f"{file} is damaged or of another version ({error}): {RESTORE}"
         ) from error

@@ -1,26 +1,23 @@
-"""Save and load a model as a folder of configuration, weights and tokenizers, which run no code."""
+"""Save and load a model: weights, tokenizers and card in one file, which runs no code."""
 
-import json
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from translation import artifacts
 from translation.artifacts import not_finite
-from translation.atomic_files import sha256, write_folder_whole
-from translation.cards import CONFIG, RESTORE, Card, read_card
+from translation.cards import FILE, RESTORE, Card, read_card
 from translation.data.tokenizer import Tokenizer
 from translation.decoding.ensemble import Ensemble
-from translation.errors import TranslationError, UsageError, unreadable
+from translation.errors import TranslationError, UsageError
 from translation.seq2seq import RecurrentConfig, RecurrentTranslator
-from translation.training.checkpoints import (
-    load_weights,
-    read_weights,
-    save_weights,
-)
+from translation.training.checkpoints import load_weights
 from translation.transformer import Transformer, TransformerConfig
 
 NetworkConfig = TransformerConfig | RecurrentConfig
@@ -29,9 +26,6 @@ KINDS: Mapping[str, type[NetworkConfig]] = {
     "transformer": TransformerConfig,
     "rnn": RecurrentConfig,
 }
-WEIGHTS = "weights.safetensors"
-SOURCE = "source.model"
-TARGET = "target.model"
 
 # tiny has the sizes of Wu et al. (ACL 2021) for Multi30k, base and big are those of Vaswani et al.
 SIZES: Mapping[str, Mapping[str, Any]] = {
@@ -146,15 +140,14 @@ def save_model(folder: Path, model: Model) -> Card:
             "training state if the next run names it"
         )
 
-    def fill(empty: Path) -> None:
-        save_weights(empty / WEIGHTS, model.network)
-        model.source.save(empty / SOURCE)
-        if model.target is not model.source:  # both languages may share one vocabulary
-            model.target.save(empty / TARGET)
-        card = replace(model.card, weights_hash=sha256(empty / WEIGHTS))
-        (empty / CONFIG).write_text(json.dumps(asdict(card), indent=2))
-
-    write_folder_whole(folder, fill, replaces=True)
+    parameters = dict(model.network.named_parameters())
+    tokenizers = (model.source, model.target)
+    card = replace(
+        model.card,
+        weights_hash=artifacts.hash_of(parameters, {}),
+        vocabularies=tuple(b64encode(tokenizer.model).decode() for tokenizer in tokenizers),
+    )
+    artifacts.write(folder / FILE, parameters, asdict(card))
     return read_card(folder)
 
 
@@ -165,23 +158,22 @@ def load_model(folder: Path, device: torch.device) -> Model:
     missing or damaged file.
     """
     card = read_card(folder)
-    source_hash, target_hash = card.tokenizer_hashes
-    _require(folder / WEIGHTS, card.weights_hash)
-    _require(folder / SOURCE, source_hash)
-    source = Tokenizer((folder / SOURCE).read_bytes())
-    target = source
-    if target_hash != source_hash:
-        _require(folder / TARGET, target_hash)
-        target = Tokenizer((folder / TARGET).read_bytes())
+    file = folder / FILE
+    weights, _ = artifacts.read(file)
+    vocabularies = [b64decode(vocabulary) for vocabulary in card.vocabularies]
+    hashes = tuple(sha256(vocabulary).hexdigest() for vocabulary in vocabularies)
+    if (artifacts.hash_of(weights, {}), hashes) != (card.weights_hash, card.tokenizer_hashes):
+        raise TranslationError(
+            f"{file} is not that of the training run, or was damaged since: restore it from a "
+            "backup, or train the model again"
+        )
+    source, target = (Tokenizer(vocabulary) for vocabulary in vocabularies)
     seeds = card.made["seeds"]
     try:
         networks = [build_network(card.kind, card.network) for _ in range(seeds)]
     except UsageError as error:
-        raise UsageError(
-            f"{folder / CONFIG} is damaged or of another version ({error}): {RESTORE}"
-        ) from error
+        raise UsageError(f"{file} is damaged or of another version ({error}): {RESTORE}") from error
     network = networks[0] if len(networks) == 1 else Ensemble(networks)
-    weights = read_weights(folder / WEIGHTS)
     try:
         load_weights(network, weights)
     except TranslationError as error:  # which says what is wrong, but not in which model
@@ -190,18 +182,5 @@ def load_model(folder: Path, device: torch.device) -> Model:
         card=card,
         network=network.to(device).eval(),
         source=source,
-        target=target,
+        target=source if target.digest == source.digest else target,
     )
-
-
-def _require(file: Path, digest: str) -> None:
-    """Raise TranslationError unless a file has the SHA-256 that the card of its model names."""
-    try:
-        actual = sha256(file)
-    except OSError as error:
-        raise unreadable(file, error, RESTORE) from error
-    if actual != digest:
-        raise TranslationError(
-            f"{file} is not that of the training run, or was damaged since: restore the whole "
-            "folder from a backup, or train the model again"
-        )

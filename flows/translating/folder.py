@@ -4,7 +4,7 @@ from pathlib import Path
 
 from dtml.pages.figures import counted
 from flows.settings import data_folder
-from translation.cards import CONFIG, Card, read_card
+from translation.cards import FILE, Card, read_card
 from translation.errors import UsageError
 
 
@@ -20,8 +20,8 @@ def work_folder(name: str) -> Path:
 
 def model_names() -> list[str]:
     """Return the names of the models whose training has finished."""
-    card_files = models_folder().glob(f"[!.]*/{CONFIG}")
-    return sorted(file.parent.name for file in card_files)
+    model_files = models_folder().glob(f"[!.]*/{FILE}")
+    return sorted(file.parent.name for file in model_files)
 
 
 def chosen(name: str | None) -> Path:

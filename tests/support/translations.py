@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from flows.translating.models import DEMO
-from translation.cards import Card
+from translation import artifacts
+from translation.cards import FILE, Card
 from translation.data.corpus import Corpus, Examples, Rules, clean
 from translation.data.tokenizer import Tokenizer
 from translation.decoding.ensemble import Ensemble
@@ -134,6 +135,12 @@ def model_of(
         },
     )
     return Model(card, network.eval(), source, other)
+
+
+def edit_card(folder: Path, **keys: object) -> None:
+    """Change keys of the card of a saved model."""
+    tensors, card = artifacts.read(folder / FILE)
+    artifacts.write(folder / FILE, tensors, card | keys)
 
 
 def written(file: Path, count: int, seed: int) -> Corpus:

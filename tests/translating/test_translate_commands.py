@@ -23,6 +23,7 @@ from flows.failures import run_command
 from tests.support.commands import Command
 from tests.support.places import ROOT
 from tests.support.recipe import SOURCES, TEST, ended, refused, started, write_recipe
+from tests.support.translations import edit_card
 from translation.recipes import read_recipe
 from translation.training.checkpoints import STATE
 from translation.training.distributed import SINGLE_PROCESS
@@ -120,7 +121,7 @@ def test_a_training_that_loses_a_process_ends_with_a_line_and_goes_on_to_the_wei
     last_line = complaint.splitlines()[-1]
     assert (code, last_line.startswith("error: ")) == (1, True), complaint
     assert "from the last check" in last_line
-    assert not (bare / "data" / "translation" / "tiny" / "model.json").exists()
+    assert not (bare / "data" / "translation" / "tiny").exists()
     monkeypatch.setattr(sys, "argv", ["dtml", "translate", *command])
     monkeypatch.setenv("PYTHONPATH", str(ROOT))  # to its processes, which are children of this one
     code = run_command(app)
@@ -227,8 +228,7 @@ def test_a_score_that_cannot_be_is_one_line(
 def test_two_models_are_compared_on_the_same_sentences(home: Path, translate: Command) -> None:
     other = home / "data" / "translation" / "other"
     shutil.copytree(home / "data" / "translation" / "tiny", other)
-    card = json.loads((other / "model.json").read_text())
-    (other / "model.json").write_text(json.dumps(card | {"name": "other"}))
+    edit_card(other, name="other")
     command = ("score", "made", "--model", "tiny", "--against", "other")
     assert re.search(r"minus other: \+0\.0 \[\+0\.0, \+0\.0\],.*= 1\.000", translate(*command)[1])
     compared = json.loads(translate(*command, "--json")[1])["compared"]

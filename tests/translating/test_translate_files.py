@@ -16,6 +16,7 @@ from filelock import FileLock
 from flows.translating import files as translate_files
 from tests.support.commands import Command
 from tests.support.recipe import SOURCES, refused
+from tests.support.translations import edit_card
 
 pytestmark = pytest.mark.slow
 
@@ -95,8 +96,7 @@ def test_another_text_search_or_model_and_damaged_notes_start_anew(
 ) -> None:
     models = home / "data" / "translation"
     shutil.copytree(models / "tiny", models / "other")
-    card = models / "other" / "model.json"
-    card.write_text(card.read_text().replace('"name": "tiny"', '"name": "other"'))
+    edit_card(models / "other", name="other")
     interrupted_after(monkeypatch, 2)
     assert translate("file", "text", "--to", "out", "--model", "tiny")[0] == 1
     if changed == "text":  # of as many lines

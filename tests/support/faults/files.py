@@ -7,12 +7,10 @@ import io
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from tests.support.faults.points import Effect, Watch
-from translation import atomic_files
 
 MOVES = ("replace", "rename", "link", "symlink")
 SINGLE = {
@@ -67,16 +65,6 @@ def _open(watch: Watch) -> Callable[..., Any]:
         return buffer if "b" in mode else io.TextIOWrapper(buffer, encoding, errors, newline)
 
     return opened
-
-
-def _exchange(watch: Watch) -> Callable[[Path, Path], None]:
-    real = atomic_files._exchange
-
-    def exchange(one: Path, other: Path) -> None:
-        watch.reach("rename", str(other), Effect(lambda: real(one, other)))
-        watch.moved(str(one), str(other))
-
-    return exchange
 
 
 def _low_open(watch: Watch) -> Callable[..., int]:
@@ -160,7 +148,6 @@ def watch_files(watch: Watch) -> Iterator[None]:
     named |= {name: _single(watch, kind, name) for name, kind in SINGLE.items()}
     named |= {name: _change(watch, name) for name in MOVES}
     hooks = [(os, name, hook) for name, hook in named.items()]
-    hooks.append((atomic_files, "_exchange", _exchange(watch)))
     hooks += [(module, "open", _open(watch)) for module in (builtins, io)]
     with ExitStack() as stack:
         for owner, name, hook in hooks:
