@@ -23,7 +23,7 @@ from translation.atomic_files import write_folder_whole
 from translation.data.tokenizer import BEGIN, END, PAD, UNKNOWN
 from translation.decoding.beam_search import GREEDY, Search, search
 from translation.errors import TranslationError, UsageError
-from translation.models import Model, load_model, network_config
+from translation.models import Model, load_model
 from translation.transformer import (
     DecoderLayer,
     EncoderLayer,
@@ -102,20 +102,20 @@ def export_model(model: Model, folder: Path, *, int8: bool) -> None:
     Raises what `export_ctranslate2` does, and UsageError for a network that is not a Transformer.
     """
     network = model.network
-    config = network_config(model.card.kind, model.card.network)
-    if not (isinstance(network, Transformer) and isinstance(config, TransformerConfig)):
+    if not isinstance(network, Transformer):
         kind = f"a {model.card.kind}"
         if len(model.networks) > 1:
             kind = f"an ensemble of {len(model.networks)}"
         raise UsageError(f"{model.card.name} is {kind}: CTranslate2 runs single Transformers only")
+    config = TransformerConfig(**model.card.network)
     pieces = model.source.pieces(range(model.source.size))
     target = model.target.pieces(range(model.target.size))
     _check_free(folder)
 
     def fill(partial: Path) -> None:
         export_ctranslate2(network, config, pieces, partial, int8=int8, target_pieces=target)
-        model.source.save(partial / "source.model")
-        model.target.save(partial / "target.model")
+        (partial / "source.model").write_bytes(model.source.model)
+        (partial / "target.model").write_bytes(model.target.model)
 
     try:
         write_folder_whole(folder, fill)

@@ -8,7 +8,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from translation.errors import TranslationError, UsageError, unreadable
+from translation.errors import TranslationError, UsageError
 
 FILE = "model.safetensors"  # the weights of a model, with its card
 RESTORE = "restore it, or train the model again"
@@ -101,7 +101,10 @@ def read_card(folder: Path) -> Card:
         lists = ("tokenizer_hashes", "vocabularies")
         return Card(**{**values, **{name: tuple(values[name]) for name in lists}})
     except OSError as error:
-        raise unreadable(file=file, error=error, restore=RESTORE) from error
+        raise TranslationError(
+            f"cannot read {file}: {error.strerror}; correct the permissions of the file and of its "
+            f"folder, or {RESTORE}"
+        ) from error
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise TranslationError(
             f"{file} is damaged or of another version ({error}): {RESTORE}"

@@ -97,29 +97,14 @@ class Model:
         return next(self.network.parameters()).device
 
 
-def network_config(kind: str, values: Mapping[str, Any]) -> NetworkConfig:
-    """Return the configuration of a network.
-
-    Raises UsageError for an unknown kind, an unknown or missing setting, and impossible values.
-    """
+def build_network(kind: str, values: Mapping[str, Any]) -> Network:
+    """Build a network with new weights; UsageError for an unknown kind and impossible settings."""
     if kind not in KINDS:
         raise UsageError(
             f"unknown kind of network {kind!r}; this version knows {' and '.join(KINDS)}"
         )
     try:
-        return KINDS[kind](**values)
-    except TypeError as error:
-        _, _, reason = str(error).rpartition("() ")  # without the name of the class
-        raise UsageError(
-            f"the configuration of the network does not fit its kind {kind}: {reason}"
-        ) from error
-
-
-def build_network(kind: str, values: Mapping[str, Any]) -> Network:
-    """Build a network with new weights; errors as `network_config`, and without memory."""
-    config = network_config(kind, values)
-    try:
-        return config.build()
+        return KINDS[kind](**values).build()
     except (TypeError, ValueError, ArithmeticError, RuntimeError) as error:
         first_line = str(error).splitlines()[0]
         raise UsageError(

@@ -172,11 +172,6 @@ def _training(values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _rules(values: dict[str, Any]) -> dict[str, Any]:
-    checked_settings(Rules, values)
-    return values
-
-
 @definition(frozen=True, config=STRICT)
 class CorpusFiles(Definition):
     """The files of a corpus."""
@@ -212,7 +207,7 @@ class RecipeFile(Definition):
     tokens: Tokens = Tokens()
     network: Annotated[dict[str, Any], AfterValidator(_network)] = field(default_factory=dict)
     training: Annotated[dict[str, Any], AfterValidator(_training)] = field(default_factory=dict)
-    rules: Annotated[dict[str, Any], AfterValidator(_rules)] = field(default_factory=dict)
+    rules: Rules = Rules()
 
 
 def read_recipe(file: Path) -> Recipe:
@@ -234,7 +229,7 @@ def read_recipe(file: Path) -> Recipe:
         seeds=training.pop("seeds", Recipe.seeds),
         network=network,
         training=training,
-        rules=_made(f"{file}: [rules]", lambda: Rules(**said.rules)),
+        rules=said.rules,
     )
     _refuse_impossible(file, recipe)
     return recipe

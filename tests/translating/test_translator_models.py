@@ -122,9 +122,9 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], type[TranslationError], str]]
     ),
     "a card of another version": (edited(shape=1), TranslationError, "of another version"),
     "unknown kind": (edited(kind="oracle"), UsageError, "of network 'oracle'"),
-    "unknown key": (edited(network=values_of(depth=3)), UsageError, "does not fit"),
+    "unknown key": (edited(network=values_of(depth=3)), UsageError, "depth"),
     "no whole heads": (edited(network=values_of(heads=3)), UsageError, "multiple of heads"),
-    "no table": (edited(network=5), UsageError, "does not fit"),
+    "no table": (edited(network=5), UsageError, "mapping"),
     "another width": (
         edited(network=values_of(d_model=32, **TWO)),
         TranslationError,

@@ -9,13 +9,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice, zip_longest
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 from jaxtyping import Int, Int32, Int64
 from numpy import ndarray
+from pydantic import Field
+from pydantic.dataclasses import dataclass as definition
 
 from translation.data.languages import composed
 from translation.data.tokenizer import Tokenizer
+from translation.definitions import STRICT, Count, Definition, Flag, Number
 from translation.errors import TranslationError, UsageError
 
 GZIP = b"\x1f\x8b"
@@ -137,8 +141,8 @@ def lines_in(stream: Iterable[bytes], name: str) -> Iterator[str]:
         yield text.removeprefix(BYTE_ORDER_MARK) if number == 1 else text
 
 
-@dataclass(frozen=True)
-class Rules:
+@definition(frozen=True, config=STRICT)
+class Rules(Definition):
     """The rules by which pairs are dropped from a corpus.
 
     A pair is dropped if a side is empty or has more than `longest` pieces, or if (longer + 1) /
@@ -146,15 +150,10 @@ class Rules:
     before, `drop_same` those with equal sides, which names and numbers may have.
     """
 
-    longest: int = 200
-    ratio: float = 9.0
-    drop_repeated: bool = True
-    drop_same: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("longest", "ratio"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} must be 1 or more, not {getattr(self, name)}")
+    longest: Count = 200
+    ratio: Annotated[Number, Field(ge=1)] = 9.0
+    drop_repeated: Flag = True
+    drop_same: Flag = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,11 +9,9 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from io import BytesIO
-from pathlib import Path
 
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
-from translation.atomic_files import write_whole
 from translation.data.languages import composed
 from translation.errors import UsageError
 
@@ -87,10 +85,6 @@ class Tokenizer:
             minloglevel=2,  # log errors only
         )
         return cls(model.getvalue())
-
-    def save(self, file: Path) -> None:
-        """Write the vocabulary atomically; SentencePiece's own tools read it too."""
-        write_whole(file, lambda partial: partial.write_bytes(self.model))
 
     def encode(self, text: str) -> list[int]:
         """Return the token numbers of a text, without BEGIN and END."""

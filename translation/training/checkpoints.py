@@ -109,14 +109,12 @@ def save_weights(file: Path, network: nn.Module) -> None:
 
 def load_weights(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Load weights into a network; raises TranslationError if they do not fit it."""
-    first: dict[int, str] = {}  # the first name of each parameter
-    named = dict(weights)
-    for name, parameter in network.named_parameters(remove_duplicate=False):
-        stored_as = first.setdefault(id(parameter), name)
-        if stored_as in weights:
-            named[name] = weights[stored_as]
+    # Of the names of a tied parameter only the first is in `weights`, and `named_parameters`.
+    parameters = [name for name, _ in network.named_parameters()]
     try:
-        network.load_state_dict(named)
+        if sorted(parameters) != sorted(weights):
+            network.load_state_dict(weights)  # raises the error that names the difference
+        network.load_state_dict(weights, strict=False)
     except RuntimeError as error:
         last_difference = str(error).splitlines()[-1].strip()  # a line for each parameter
         raise TranslationError(
