@@ -1,10 +1,8 @@
 """Translate files line by line, resuming; the file of translations appears when it is complete."""
 
 import hashlib
-import json
 import logging
 import os
-from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 
@@ -26,7 +24,7 @@ LINES_AT_ONCE = 1000
 def translate_lines(model: Model, source: Path, to: Path, how: Search, receipt: str) -> int:
     """Write a translation of each line of `source` to `to`, and return the number of lines.
 
-    Lines so far lie in `to`.partial, for the same text, model (`receipt`) and search. Raises
+    Lines so far lie in `to`.unfinished, for the same text, model (`receipt`) and search. Raises
     TranslationError, as UsageError for no text, or a place not to be written to.
     """
     total, text_hash = _line_count_and_hash(source)
@@ -39,8 +37,8 @@ def translate_lines(model: Model, source: Path, to: Path, how: Search, receipt: 
         raise UsageError(f"{to} is a folder: name a file")
     if to.exists() and to.samefile(source):
         raise UsageError(f"{to} is the file to translate: write its translation to another file")
-    key = {"text": text_hash, "model": receipt, "search": repr(how)}
-    lock = FileLock(to.with_name(f"{to.name}.partial.lock"), timeout=0)
+    key = hashlib.sha256(repr([text_hash, receipt, how]).encode()).hexdigest()
+    lock = FileLock(to.with_name(f"{to.name}.unfinished.lock"), timeout=0)
     try:
         with lock:
             try:
@@ -57,18 +55,11 @@ def translate_lines(model: Model, source: Path, to: Path, how: Search, receipt: 
     return total
 
 
-def _translate_in_parts(
-    model: Model, source: Path, to: Path, how: Search, key: Mapping[str, object]
-) -> None:
+def _translate_in_parts(model: Model, source: Path, to: Path, how: Search, key: str) -> None:
     """Write the translation in parts, after an earlier run's lines with the same `key`."""
-    partial = to.with_name(f"{to.name}.partial")
-    notes = to.with_name(f"{to.name}.partial.json")
-    count = _keep_finished_lines(partial, notes, key)
-    if not count:
-        # Old lines are removed first: beside the new key, they would count as lines of this work.
-        partial.write_bytes(b"")
-        write_whole(notes, lambda file: file.write_text(json.dumps(key)))
-    else:
+    partial = to.with_name(f"{to.name}.unfinished")  # its first line is the key
+    count = _keep_finished_lines(partial, key)
+    if count:
         log.info("%d lines are translated already", count)
     remaining_lines = islice(lines_of(source), count, None)
     for part in iter(lambda: list(islice(remaining_lines, LINES_AT_ONCE)), []):
@@ -79,10 +70,9 @@ def _translate_in_parts(
         count += len(part)
         if err.is_terminal:  # elsewhere nobody watches: a JSON log would get a line for each part
             log.info("%d lines", count)
-    with partial.open("rb") as stream:
-        os.fsync(stream.fileno())  # first on the disk, then under its name
-    partial.replace(to)
-    notes.unlink(missing_ok=True)
+    _, _, finished = partial.read_bytes().partition(b"\n")
+    write_whole(to, lambda file: file.write_bytes(finished))
+    partial.unlink()
 
 
 def _line_count_and_hash(source: Path) -> tuple[int, str]:
@@ -97,15 +87,12 @@ def _line_count_and_hash(source: Path) -> tuple[int, str]:
     return total, digest.hexdigest()
 
 
-def _keep_finished_lines(partial: Path, notes: Path, key: Mapping[str, object]) -> int:
-    """Return how many whole lines of `partial` an earlier run with this key has left."""
-    try:
-        earlier_key = json.loads(notes.read_text())
-        content = partial.read_bytes()
-    except (FileNotFoundError, ValueError):  # no earlier run, or notes that a full disk damaged
-        return 0
-    if earlier_key != key:
-        return 0
+def _keep_finished_lines(partial: Path, key: str) -> int:
+    """Return how many whole lines an earlier run with this key has left; begin it otherwise."""
+    content = partial.read_bytes() if partial.exists() else b""
     finished = content[: content.rfind(b"\n") + 1]
+    begin = f"{key}\n".encode()
+    if not finished.startswith(begin):
+        finished = begin
     partial.write_bytes(finished)
-    return finished.count(b"\n")
+    return finished.count(b"\n") - 1
