@@ -206,8 +206,16 @@ def overlapping_interval(summands: Summands, statistic: Statistic, *, overlap: i
 
     days = len(summands)
     value = statistic(summands.sum(axis=0))
-    count = transforms(days, overlap)
-    variance = long_run_variance(pseudo_values(summands, statistic), count)
+    # The wave of the j-th transform is 2 days / j long: up to this j the waves are long enough.
+    last_long_enough = 2 * days // (WAVES * overlap)
+    wanted = max(min(int(SHARE * days ** (2 / 3)), last_long_enough), FEWEST)
+    # The number of transforms is that of the degrees of freedom; so many days have no more.
+    count = min(wanted, days - 1)
+    frequency = np.pi * np.arange(1, count + 1) / days
+    phase = frequency[:, None] * (np.arange(days) + 0.5)  # [transforms days]
+    series = pseudo_values(summands, statistic)
+    coordinates = np.sqrt(2 / days) * np.cos(phase) @ (series - series.mean(axis=0))
+    variance = (coordinates**2).mean(axis=0)
     half_width = stdtrit(count, (1 + CONFIDENCE) / 2) * np.sqrt(variance / days)
     return value - half_width, value + half_width
 
@@ -217,20 +225,3 @@ def pseudo_values(summands: Summands, statistic: Statistic) -> Float[ndarray, "d
     days = len(summands)
     total = summands.sum(axis=0)
     return np.asarray(days * statistic(total) - (days - 1) * statistic(total - summands))
-
-
-def transforms(days: int, overlap: int) -> int:
-    """Return the number of cosine transforms, which are the degrees of freedom of the variance."""
-    # The wave of the j-th transform is 2 days / j long: up to this j the waves are long enough.
-    last_long_enough = 2 * days // (WAVES * overlap)
-    wanted = max(min(int(SHARE * days ** (2 / 3)), last_long_enough), FEWEST)
-    return min(wanted, days - 1)  # a series of so many days has no more
-
-
-def long_run_variance(series: Float[ndarray, "days models"], count: int) -> PerModel:
-    """Return the long-run variance of each series: the mean of its squared cosine transforms."""
-    days = len(series)
-    frequency = np.pi * np.arange(1, count + 1) / days
-    phase = frequency[:, None] * (np.arange(days) + 0.5)  # [transforms days]
-    coordinates = np.sqrt(2 / days) * np.cos(phase) @ (series - series.mean(axis=0))
-    return np.asarray((coordinates**2).mean(axis=0))

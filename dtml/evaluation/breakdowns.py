@@ -1,11 +1,11 @@
 """Scores of a model beside naive rules over a whole history, and by fold, year and stock."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from numpy import ndarray
 
 from dtml.baselines.naive_rules import MODEL
@@ -63,11 +63,14 @@ def slice_scores(record: TrackRecord) -> pd.DataFrame:
     """
     directions = record.directions
     predictors = list(directions)
+    groups = [("all", "", np.ones(len(record.target), dtype=bool))]
+    for part, of_day in (("fold", record.fold), ("year", record.target.year.to_numpy())):
+        groups += [(part, str(value), of_day == value) for value in np.unique(of_day)]
     frames = []
     for protocol in LABEL_PROTOCOLS:
         counts = confusion_by_stock(directions, record.movement, protocol)
         of_all_stocks = counts.sum(axis=2)  # [days predictors 4]
-        for part, value, days in _day_groups(record):
+        for part, value, days in groups:
             of_days = of_all_stocks[days]
             # The model comes first.
             gains = pd.DataFrame(gain_in_mcc(of_days[:, 0], of_days, RESAMPLES))
@@ -142,14 +145,6 @@ def confusion_by_stock(
         confusion(predicted > 0.5, movement > 0, counted) for predicted in directions.values()
     ]
     return np.stack(by_predictor, axis=1)
-
-
-def _day_groups(record: TrackRecord) -> Iterator[tuple[str, str, Bool[ndarray, " days"]]]:
-    """Yield all days, each fold and each calendar year: slice, value, and the mask of its days."""
-    yield "all", "", np.ones(len(record.target), dtype=bool)
-    for name, of_day in (("fold", record.fold), ("year", record.target.year.to_numpy())):
-        for value in np.unique(of_day):
-            yield name, str(value), of_day == value
 
 
 def _score(counts: Int[ndarray, "days predictors 4"]) -> pd.DataFrame:

@@ -79,19 +79,18 @@ def rows_of(view: View, where: Mapping[str, object]) -> str:
     if newest:  # comes first, and JSON, which fills a page, last
         names.sort(key=lambda name: (name != newest, types[name] == "json"))
     lines = [f"select {', '.join(names)}", f"from {view.name}"]
-    conditions = [f"{name} = {_literal(types[name], value)}" for name, value in where.items()]
+    conditions = []
+    for name, value in where.items():
+        written = literal(str(value))
+        if types[name] in ("number", "integer"):
+            with suppress(ValueError):
+                written = repr(float(str(value)))
+        conditions.append(f"{name} = {written}")
     if conditions:
         lines.append(f"where {' and '.join(conditions)}")
     if newest:
         lines.append(f"order by {newest} desc")
     return "\n".join(lines)
-
-
-def _literal(kind: str, value: object) -> str:
-    if kind in ("number", "integer"):
-        with suppress(ValueError):
-            return repr(float(str(value)))
-    return literal(str(value))
 
 
 def topics() -> Page:

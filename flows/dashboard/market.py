@@ -8,14 +8,13 @@ from datetime import date, datetime
 from functools import partial
 from operator import itemgetter
 
-import pandas as pd
 from sqlalchemy import Connection
 
 from db import where
 from db.read import read, read_row, read_rows
 from db.rows import nights
 from dtml.baselines.naive_rules import MODEL
-from dtml.pages.charts import Chart, Panel, over_sessions
+from dtml.pages.charts import Panel, over_sessions
 from dtml.pages.figures import Page, records
 from dtml.pages.night import by_rank_ic, ranking_words
 from flows.dashboard.markets import STOCKS, NotThereError, require_market
@@ -122,6 +121,10 @@ def _ranking_and_directions(night: NightFacts, last_alerts: date | None) -> Page
         found.ranking.assign(direction=symbols.map(directions), weight=symbols.map(weights))
     )
     scores = night.rank_scores
+    # Without costs too, and beside equal parts and the index.
+    equities = found.paper.pivot(index="session", columns="portfolio", values="equity")
+    lines = {str(name): line for name, line in equities.items()}
+    account = Panel(title="value of 1", lines=lines, base=1.0)
     return {
         "morning": found,
         "ranking": ranking,
@@ -130,21 +133,10 @@ def _ranking_and_directions(night: NightFacts, last_alerts: date | None) -> Page
             row for row in ranking if contradicts(row["place"], len(ranking), row["direction"])
         ],
         "rank_scores": sorted(by_rank_ic(scores), key=itemgetter("is_rule")),
-        "account": account_chart(found.paper),
+        "account": over_sessions("Paper account", [account], dashed=["account, no costs"]),
         "stocks": list(directions),
         "counts": predictions["decision"].value_counts().to_dict(),
     }
-
-
-def account_chart(returns: pd.DataFrame) -> Chart | None:
-    """Return a chart of the paper account, without costs too, of equal parts, and of the index.
-
-    None where the account has fewer than two sessions.
-    """
-    equities = returns.pivot(index="session", columns="portfolio", values="equity")
-    lines = {str(name): line for name, line in equities.items()}
-    panel = Panel(title="value of 1", lines=lines, base=1.0)
-    return over_sessions("Paper account", [panel], dashed=["account, no costs"])
 
 
 def night_of(conn: Connection, market: str, as_of: date | None) -> NightFacts | None:

@@ -100,6 +100,18 @@ def _page(
     sectors = ranked.drop_duplicates("symbol", keep="last").set_index("symbol")["sector"]
     sectors = sectors.reindex(ranks.columns).astype(object)
     daily_of_legs = frame(conn, by_leg)
+    legs = []  # the store has running figures for the market's own leg alone
+    for name, rows in daily_of_legs.groupby("leg"):
+        rank_ic = rows["rank_ic"].to_numpy(dtype=float)
+        shared = overlap_of(cast(Leg, name))
+        legs.append(
+            {
+                "leg": name,
+                "days": int(np.isfinite(rank_ic).sum()),
+                **mean_of_days(rank_ic, overlap=shared).named("rank_ic"),
+                "t": rank_ic_t(rank_ic, overlap=shared),
+            }
+        )
     is_traded = daily_of_legs["leg"] == TRADED_LEG
     spread_leg = TRADED_LEG if is_traded.any() else leg
     of_spread = daily_of_legs[daily_of_legs["leg"] == spread_leg]
@@ -118,10 +130,7 @@ def _page(
         gross=of_spread.set_index("target")["decile_spread"].reindex(ranks.index).to_numpy(float),
         constituents=constituents.reindex(ranks.index).fillna(0).to_numpy(int),
         costs=costs,
-        legs=pd.DataFrame(
-            [_of_leg(str(name), rows) for name, rows in daily_of_legs.groupby("leg")],
-            columns=OF_LEGS,
-        ),
+        legs=pd.DataFrame(legs, columns=OF_LEGS),
         sectors=by_sector(
             ranks.to_numpy(),
             outcome,
@@ -138,15 +147,3 @@ def _page(
     sql = {chart: sql_text(conn, statement) for statement, charts in behind for chart in charts}
     values = sheet_values(sheet, unit="nights", strongest=strongest, sql=sql)
     return {"market": market, "ranker": predictor, "nights": NIGHTS, **values}
-
-
-def _of_leg(leg: str, daily: pd.DataFrame) -> Row:
-    """Return the figures of a leg; the store has running ones for the market's own leg alone."""
-    rank_ic = daily["rank_ic"].to_numpy(dtype=float)
-    overlap = overlap_of(cast(Leg, leg))
-    return {
-        "leg": leg,
-        "days": int(np.isfinite(rank_ic).sum()),
-        **mean_of_days(rank_ic, overlap=overlap).named("rank_ic"),
-        "t": rank_ic_t(rank_ic, overlap=overlap),
-    }

@@ -85,6 +85,15 @@ def stock_page(
     newest = read(conn, "latest_prediction", market=market, order="symbol", limit=STOCKS)
     stock = next(iter(records(newest[newest["symbol"] == symbol])), None)
     ranked = int(newest["place"].notna().sum())
+    place_before = None
+    orders = {}
+    if stock:
+        earlier = predictions[predictions["target"] < stock["target"]]
+        places = earlier["place"].dropna()
+        place_before = None if last or places.empty else float(places.iloc[0])
+        night = night_facts(conn, market, target=stock["target"].date())
+        of_night = orders_of_night(night, night.ranking) if night else pd.DataFrame()
+        orders = {order["symbol"]: order for order in records(of_night)}
     sessions = pd.concat([predictions["target"], bars["session"]])
     ways = _ways(newest_of_target)
     nights = attention.attended(conn, market, ATTENDED)
@@ -96,11 +105,11 @@ def stock_page(
         **of_kind,
         "stock": stock,
         "ranked": ranked,
-        "before": stock and not last and _place_before(predictions, stock),
+        "before": place_before,
         "disagrees": stock and contradicts(stock["place"], ranked, stock["direction"]),
         "stocks": newest["symbol"].tolist(),
         "caveats": caveats(conn, market),
-        "orders": stock and _orders(conn, stock),
+        "orders": orders,
         "kinds": KINDS,
         "first": first,
         "last": last,
@@ -117,20 +126,6 @@ def stock_page(
         "looked": records(weights(looks_at_others=False)),
         "nights": len(nights),
     }
-
-
-def _orders(conn: Connection, stock: Row) -> dict[str, Row]:
-    """Return the orders of the night that predicted a stock last, by symbol."""
-    night = night_facts(conn, stock["market"], target=stock["target"].date())
-    orders = orders_of_night(night, night.ranking) if night else pd.DataFrame()
-    return {order["symbol"]: order for order in records(orders)}
-
-
-def _place_before(predictions: pd.DataFrame, stock: Row) -> float | None:
-    """Return the place in the ranking before that of the newest night; None where not known."""
-    is_earlier = predictions["target"] < stock["target"]
-    places = predictions.loc[is_earlier, "place"].dropna()
-    return float(places.iloc[0]) if len(places) else None
 
 
 def meant_symbol(conn: Connection, market: str, text: str) -> str:

@@ -733,7 +733,7 @@ def _score_and_store(backtest: Backtest, seconds: float | None) -> None:
         own_trials = trials if each.strategy else None
         figures = performance(each.track, trials=own_trials, index=each.of_index, year=year)
         strategy = each.strategy and asdict(each.strategy)
-        portfolios.append({"portfolio": each.name, "strategy": strategy, **asdict(figures)})
+        portfolios.append({"portfolio": each.name, "strategy": strategy, **figures})
     returns = [each.track.assign(portfolio=each.name) for each in traded]
     with transaction(backtest.engine) as conn:
         predicted = np.where(np.isfinite(record.probability), record.movement, np.nan)
