@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from benchmarks.stores import published_market
 from dtml.published import SETS, PublishedSet, shortened
+from flows.commands.benchmark import benchmark_parts
 from flows.console import say
-from flows.studies.printed import benchmark_parts
 from flows.studies.published import PublishedExperiment
 from flows.studies.study import run_study
 from translation.environment import prepare_torch

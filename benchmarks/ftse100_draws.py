@@ -14,8 +14,8 @@ import pandas as pd
 from benchmarks.shared_data import SHARED
 from benchmarks.stores import published_market
 from dtml.published import SETS
+from flows.commands.benchmark import benchmark_parts
 from flows.console import say
-from flows.studies.printed import benchmark_parts
 from flows.studies.published import PublishedExperiment
 from flows.studies.study import run_study
 from translation.environment import prepare_torch

@@ -7,7 +7,6 @@ import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from decimal import Decimal
 from io import StringIO
 from itertools import chain, islice
@@ -143,8 +142,3 @@ def _dated(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def _all_match(texts: pa.ChunkedArray, form: re.Pattern[str]) -> bool:
     matches = pc.match_substring_regex(texts, f"^(?:{form.pattern})$")
     return bool(pc.all(matches).as_py()) and texts.null_count < len(texts)
-
-
-def stored_moment(written: str) -> datetime:
-    """Return the moment that SQLite stores as text of the form `MOMENT`."""
-    return datetime.fromisoformat(written).replace(tzinfo=UTC)

@@ -155,18 +155,15 @@ class Lines(logging.Formatter):
             }
             text = json.dumps(values, ensure_ascii=False)
         elif fields is not None:
-            text = _pairs_of({**fields, "message": message})
+            pairs = []
+            for name, value in {**fields, "message": message}.items():
+                word = str(value)
+                if value is not None:
+                    is_plain = PLAIN.fullmatch(word)
+                    word = word if is_plain else json.dumps(word, ensure_ascii=False)
+                    pairs.append(f"{name}={word}")
+            text = shown(" ".join(pairs))
         return f"<{PRIORITIES[record.levelno]}>{text}" if self.for_journal else text
-
-
-def _pairs_of(values: Mapping[str, Any]) -> str:
-    pairs = []
-    for name, value in values.items():
-        text = str(value)
-        if value is not None:
-            written = text if PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
-            pairs.append(f"{name}={written}")
-    return shown(" ".join(pairs))
 
 
 class StandardError(logging.StreamHandler[Any]):

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import date
-from typing import Any
 
 import pandas as pd
 from sqlalchemy import Connection
@@ -67,6 +66,18 @@ def night_page(
     opens_at = None
     with suppress(DtmlError):  # the calendar may end
         opens_at = session_open(market.calendar, facts.target)
+    if attention is None:
+        of_night = {"run_id": night["run_id"], "target": night["target"]}
+        sources = read(conn, "attention_weight", columns="symbol, source, weight", **of_night)
+        attention = Attention.of(sources)
+    comparison = read_row(conn, "comparison_log", market=market.name, as_of=as_of)
+    second_source = None
+    if comparison:
+        differing = read(conn, "price_disagreement", market=market.name, as_of=as_of)
+        second_source = {
+            "words": comparison_words(comparison),
+            "differences": differences(differing, comparison["symbols"]),
+        }
     return night_report(
         night=night,
         level=level,
@@ -76,7 +87,7 @@ def night_page(
         rolling=rolling(conn, market, as_of),
         bins=night_counts(conn, "calibration_bin", market.name, as_of),
         coverage=coverage(facts.band_counts),
-        attention=stored_attention(conn, night) if attention is None else attention,
+        attention=attention,
         calibrations=calibrations(conn, market.name),
         facts={
             "title": market.title,
@@ -89,32 +100,12 @@ def night_page(
             "rejected": records(rejected.assign(session=rejected["session"].dt.date)),
             "rejected_sessions": REJECTED_SESSIONS,
             "warnings": records(warnings),
-            "second_source": comparison_of_night(conn, market.name, as_of),
+            "second_source": second_source,
             "frozen": link_of_night(market.name, as_of),
             "receipt": receipt(conn, night, runs.run(conn, night["run_id"])),
         },
         served=served,
     )
-
-
-def stored_attention(conn: Connection, night: Row) -> Attention:
-    """Return the strongest sources of each stock, which is what the store keeps of a night."""
-    of_night = {"run_id": night["run_id"], "target": night["target"]}
-    return Attention.of(
-        read(conn, "attention_weight", columns="symbol, source, weight", **of_night)
-    )
-
-
-def comparison_of_night(conn: Connection, market: str, as_of: date) -> dict[str, Any] | None:
-    """Return what the page of a night says of its comparison: `words`, and the `differences`."""
-    comparison = read_row(conn, "comparison_log", market=market, as_of=as_of)
-    if comparison is None:
-        return None
-    rows = read(conn, "price_disagreement", market=market, as_of=as_of)
-    return {
-        "words": comparison_words(comparison),
-        "differences": differences(rows, comparison["symbols"]),
-    }
 
 
 def survivorship_of_nights(conn: Connection, market: Market, as_of: date) -> Survivorship:

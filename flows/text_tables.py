@@ -75,7 +75,13 @@ def print_table(columns: Sequence[Column], title: str | None = None) -> None:
     elif not rows:
         out.print(", ".join(each.heading for each in columns), markup=False)
     else:
-        _print_blocks([each.heading for each in columns], rows)
+        width = max(cell_len(each.heading) for each in columns) + GAP
+        for number, row in enumerate(rows):
+            if number:
+                out.print()
+            for each, text in zip(columns, row, strict=True):
+                whole = text.replace("\n", f"\n{' ' * width}")
+                out.print(f"{each.heading:<{width}}{whole}", markup=False, soft_wrap=True)
 
 
 def _laid_out(
@@ -97,16 +103,6 @@ def _laid_out(
     for row in rows:
         table.add_row(*map(Text, row))
     return table
-
-
-def _print_blocks(names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    width = max(map(cell_len, names)) + GAP
-    for number, row in enumerate(rows):
-        if number:
-            out.print()
-        for name, text in zip(names, row, strict=True):
-            whole = text.replace("\n", f"\n{' ' * width}")
-            out.print(f"{name:<{width}}{whole}", markup=False, soft_wrap=True)
 
 
 def print_rows(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

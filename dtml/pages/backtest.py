@@ -189,24 +189,19 @@ def rolling_chart(net: Net, year: int) -> Chart | None:
         for name, window in windows.items()
     }
     volatility = {name: window.std() * year**0.5 for name, window in windows.items()}
-    betas = {
-        name: _rolling_beta(line, net[INDEX])
-        for name, line in net.items()
-        if name != INDEX and INDEX in net
-    }
+    betas = {}  # on the index, over sessions of both, where it moves
+    for name, line in net.items():
+        if name != INDEX and INDEX in net:
+            both = pd.concat({"own": line, "index": net[INDEX]}, axis=1, join="inner")
+            covariance = both["own"].rolling(ROLLING_SESSIONS).cov(both["index"])
+            variance = both["index"].rolling(ROLLING_SESSIONS).var()
+            betas[name] = covariance / variance.replace(0, np.nan)
     panels = [
         Panel("Sharpe ratio", sharpe, form="number", base=0.0, height=120),
         Panel("volatility a year", volatility, form="percent", base=0.0, height=120),
         Panel("beta on the index", betas, form="number", base=0.0, height=120),
     ]
     return over_sessions(f"Each portfolio over its last {ROLLING_SESSIONS} sessions", panels)
-
-
-def _rolling_beta(line: "pd.Series[float]", index: "pd.Series[float]") -> "pd.Series[float]":
-    """Return the slope on the index over `ROLLING_SESSIONS` sessions of both, if it moves."""
-    paired = pd.concat({"line": line, "index": index}, axis=1, join="inner")
-    covariance = paired["line"].rolling(ROLLING_SESSIONS).cov(paired["index"])
-    return covariance / paired["index"].rolling(ROLLING_SESSIONS).var().replace(0, np.nan)
 
 
 def extremes(line: "pd.Series[float]") -> list[Row]:

@@ -1,28 +1,31 @@
 """The command that runs published experiments: those of DTML's paper, and Qlib's CSI 300."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
+import pandas as pd
 import typer
 
 from dtml.errors import UsageError
 from dtml.pages import benchmark as benchmark_pages
 from dtml.pages import ranking as ranking_pages
+from dtml.pages.figures import PROTOCOL_WORDS
+from dtml.pages.rendering import said
 from dtml.pages.survivorship import of_study
 from dtml.published import SETS, require_set, shortened
 from dtml.ranking.outcomes import Leg
 from flows.commands.answers import Answer, answering
 from flows.commands.options import refuse, with_request
 from flows.commands.ranking import NetworksOption, as_document, network_names, rank_sets
-from flows.console import ConsoleTable, announce, bold
+from flows.console import ConsoleTable, Part, announce, bold
 from flows.markets.opened import RunRequest, choose_as_of
 from flows.nightly.context import open_context, open_stored_context
 from flows.nightly.fetch import fetch_bars
 from flows.settings import err, page_of
 from flows.studies.csi300 import Csi300, Files
-from flows.studies.printed import benchmark_parts
-from flows.studies.published import PublishedExperiment
+from flows.studies.published import Benchmark, PublishedExperiment
 from flows.studies.study import run_study
 
 commands = typer.Typer()
@@ -32,6 +35,17 @@ UNUSED = {
     "csi300": ("--epochs", "--grid", "--leg", "--source", "--device"),
 }
 UNUSED_BY_PUBLISHED = ("--members", "--with", "--leg")
+
+HEADINGS = (  # of the columns that `result_cells` makes; in two lines they fit into 120 columns
+    "model",
+    "ACC, mean±sd\n(published)",
+    "ACC ensemble\n[95 %]",
+    "gain over rule\n[95 %]",
+    "MCC, mean±sd\n(published)",
+    "MCC ensemble\n[95 %]",
+    "within-day\nAUC [95 %]",
+    "same\ndirection",
+)
 
 
 @commands.command()
@@ -125,6 +139,31 @@ def csi300_answer(found: ranking_pages.Ranking) -> Answer:
     )
     markdown = f"{ranking_pages.published_markdown(found, table)}\n\n{verdict}"
     return Answer(parts, as_document(found), (markdown,))
+
+
+def benchmark_parts(result: Benchmark) -> Iterator[Part]:
+    """Yield the scores of each protocol, whether DTML beats the strongest rule, and notes.
+
+    On the data beside the paper's, survivors, and how often the test span was read.
+    """
+    benchmark, scores = result.row, result.scores
+    for protocol, rows in benchmark_pages.score_rows(scores).items():
+        cells = benchmark_pages.brief_results(rows, is_for_print=False).cells
+        # What is in brackets is on the second line of its cell.
+        lines = pd.DataFrame(cells, columns=HEADINGS).replace(
+            {" ± ": "±", r" \(": "\n(", r" \[": "\n["}, regex=True
+        )
+        title = f"{benchmark['market']}, {PROTOCOL_WORDS[protocol]}: {said('sample', rows[0])}"
+        yield ConsoleTable(lines, title, prose=HEADINGS[:1])
+    yield benchmark_pages.verdict(benchmark, scores)
+    for name, words in (
+        ("data", benchmark_pages.on_data(benchmark)),
+        ("list", of_study(benchmark)),
+        ("reading", said("on_reading", benchmark, result.number)),
+    ):
+        if words:
+            yield f"{name:10}{words}"
+    yield f"page      {page_of('benchmark', benchmark)}"
 
 
 def run_published(

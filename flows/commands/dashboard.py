@@ -47,7 +47,9 @@ def serve_dashboard(
     sys.setswitchinterval(SWITCH_S)
     # uvicorn raises KeyboardInterrupt again after it has shut down.
     with _listen(host, port) as listening, suppress(KeyboardInterrupt):
-        app = dashboard(engine, _allowed_hosts(host_in_address))
+        # The names that a Host header may have.
+        names = ["*"] if host_in_address in EVERYWHERE else [*LOOPBACK, host_in_address]
+        app = dashboard(engine, names)
         address = f"http://{host_in_address}:{listening.getsockname()[1]}"
         out.print(f"{address}  {location(engine)}, read-only; press Ctrl-C to stop", soft_wrap=True)
         if is_open:
@@ -65,15 +67,6 @@ def serve_dashboard(
         uvicorn.Server(config).run(sockets=[listening])
     engine.dispose()
     out.print("ended")
-
-
-def _allowed_hosts(host_in_address: str) -> list[str]:
-    """Return the names that a Host header may have, by the address listened on; ["*"]: all."""
-    if host_in_address in EVERYWHERE:
-        return ["*"]
-    if host_in_address in LOOPBACK:
-        return list(LOOPBACK)
-    return [*LOOPBACK, host_in_address]
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -198,16 +198,12 @@ def prune(
     rows = pd.DataFrame(planned.removals).set_axis([heading, "count", "MB"], axis="columns")
     rows["MB"] = rows["MB"] / 1e6
     say(ConsoleTable(rows, None, {"MB": "{:.1f}".format}, prose=(heading,)))
-    if apply:
-        _compact(engine)
-    elif not planned.is_empty:
-        say("nothing was removed: add --apply")
-
-
-def _compact(engine: Engine) -> None:
-    """Give the free space in an SQLite file back to the disk, and print sizes; or warn."""
+    if not apply:
+        if not planned.is_empty:
+            say("nothing was removed: add --apply")
+        return
     try:
-        sizes = compact(engine)
+        sizes = compact(engine)  # gives the free space in an SQLite file back to the disk
     except StoreError as error:
         tell(
             f"warning: the rows are removed, but the file is as large as before: {error}; run the "

@@ -321,7 +321,17 @@ def _parts(
     for earlier in earlier_nights:
         yield f"night of {earlier.row['as_of']}: {_what_was_done(earlier)}"
     yield bold(f"{row['market']}, night of {row['as_of']}: {row['target']} predicted")
-    yield from _direction_tables(found["predictions"])
+    directions = found["predictions"]
+    # The calibrated probability decides, where the model has been calibrated.
+    column = "calibrated" if directions["calibrated"].notna().any() else "probability"
+    ordered = directions.sort_values([column, "symbol"], ascending=[False, True])
+    stocks = ordered[["symbol", "probability", "probability_std", "calibrated", "direction"]]
+    formats = dict.fromkeys(("probability", "probability_std", "calibrated"), percent)
+    if len(stocks) > 2 * SHOWN:
+        yield ConsoleTable(stocks.head(SHOWN), "most probable risers", formats)
+        yield f"... {len(stocks) - 2 * SHOWN} more in the report and in the store"
+        stocks = stocks.tail(SHOWN)
+    yield ConsoleTable(stocks, None, formats)
     if ranking_text:
         symbols = [stock["symbol"] for stock in ends(found["ranking"])]
         half = len(symbols) // 2  # the best come first, then the worst
@@ -362,20 +372,6 @@ def _parts(
             yield f"Intervals are printed from {MINIMUM_DAYS} nights on."
     yield f"\nreport    {night.report}\ndatabase  {store}"
     yield ASK_MORE.format(**row)
-
-
-def _direction_tables(directions: pd.DataFrame) -> Iterator[Part]:
-    """Yield the directions, the most probable rises first, of many stocks those of both ends."""
-    # The calibrated probability decides, where the model has been calibrated.
-    column = "calibrated" if directions["calibrated"].notna().any() else "probability"
-    ordered = directions.sort_values([column, "symbol"], ascending=[False, True])
-    shown = ordered[["symbol", "probability", "probability_std", "calibrated", "direction"]]
-    formats = dict.fromkeys(("probability", "probability_std", "calibrated"), percent)
-    if len(shown) > 2 * SHOWN:
-        yield ConsoleTable(shown.head(SHOWN), "most probable risers", formats)
-        yield f"... {len(shown) - 2 * SHOWN} more in the report and in the store"
-        shown = shown.tail(SHOWN)
-    yield ConsoleTable(shown, None, formats)
 
 
 def _what_was_done(night: Night) -> str:

@@ -5,14 +5,14 @@ import resource
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from db.connection.user_sql import Answer, first_rows, open_answer
+from db.connection.user_sql import first_rows, open_answer
 from db.engine import open_reader
 from dtml.errors import UsageError
 from dtml.pages.figures import counted
@@ -62,7 +62,14 @@ def query(
             out.print(f"{counted(count, 'row')} written to {parquet}", soft_wrap=True)
             return
         if as_csv or as_json:
-            _print_all(run_sql(sql), as_json=as_json)
+            from flows.answer_files import write_lines
+
+            # First into a file: a failure prints nothing, a slow reader keeps no transaction open.
+            with tempfile.TemporaryFile() as file:
+                with run_sql(sql) as answer:
+                    write_lines(answer, "json" if as_json else "csv", file, LARGEST)
+                file.seek(0)
+                print_lines(line.decode() for line in file)
             return
         with run_sql(sql) as answer:
             require_distinct(answer.names)
@@ -98,17 +105,3 @@ def _bounded_memory() -> Iterator[None]:
         ) from error
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft_limit, hard_limit))
-
-
-def _print_all(running_sql: AbstractContextManager[Answer], *, as_json: bool) -> None:
-    """Print all rows as JSON or CSV, after writing all of them into a temporary file.
-
-    So a failure prints nothing, and a slow reader keeps no transaction open.
-    """
-    from flows.answer_files import write_lines
-
-    with tempfile.TemporaryFile() as file:
-        with running_sql as answer:
-            write_lines(answer, "json" if as_json else "csv", file, LARGEST)
-        file.seek(0)
-        print_lines(line.decode() for line in file)

@@ -11,7 +11,8 @@ from sqlalchemy import Engine
 from db.connection.user_sql import select
 from db.engine import open_reader
 from db.questions import Question, questions
-from flows.answer_files import MOMENT, stored_moment
+from dtml.pages.figures import are_whole
+from flows.answer_files import MOMENT
 from flows.commands.answers import Answer, answering
 from flows.commands.history import require_market
 from flows.commands.options import known_markets
@@ -81,7 +82,15 @@ def _page(market: str | None, number: int | None = None) -> Iterator[str]:
 def ask(engine: Engine, question: Question, market: str) -> pd.DataFrame:
     """Return the answer to a question about a market, alike on SQLite and PostgreSQL."""
     rows = select(engine, question.about(market), is_trusted=True)
-    columns = {name: _alike(rows[name]) for name in rows}
+    columns = {}
+    for name, values in rows.items():
+        if pd.api.types.is_float_dtype(values):
+            # SQLite may return -0, which the sum makes 0.
+            columns[name] = values.astype("Int64") if are_whole(values) else values + 0.0
+        elif pd.api.types.is_numeric_dtype(values):
+            columns[name] = values
+        else:
+            columns[name] = values.map(_text).astype(object)
     return pd.DataFrame(columns, columns=rows.columns)
 
 
@@ -115,23 +124,10 @@ def _document(number: int, question: Question, market: str | None) -> dict[str, 
     }
 
 
-def _alike(values: "pd.Series[Any]") -> "pd.Series[Any]":
-    """Return a column alike from both engines: days in ISO, moments to the minute in UTC."""
-    if pd.api.types.is_float_dtype(values):
-        known = values.dropna()  # a column without any value stays one of floats
-        are_whole = bool((known % 1 == 0).all())
-        if len(known) and are_whole:
-            return values.astype("Int64")
-        return values + 0.0  # SQLite may return -0, which this makes 0
-    if pd.api.types.is_numeric_dtype(values):
-        return values
-    return values.map(_text).astype(object)
-
-
 def _text(value: Any) -> str | None:
     """Return a text, a day as ISO text, a moment to the minute in UTC; None where it is missing."""
     if isinstance(value, str) and MOMENT.fullmatch(value):  # from SQLite
-        value = stored_moment(value)
+        value = datetime.fromisoformat(value).replace(tzinfo=UTC)
     if isinstance(value, datetime) and value.tzinfo is not None:
         return f"{value.astimezone(UTC):%Y-%m-%d %H:%M UTC}"
     json_value = as_json_values(value)

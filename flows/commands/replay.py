@@ -4,7 +4,7 @@ With --retrain, the file of a model's weights may be restored.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -175,7 +175,14 @@ def _replay_night(request: RunRequest, as_of: date | None, known_at: str | None)
     if moment is not None and replay.failure is None:
         # Of the bars that are not the same at the night's moment and at `moment`.
         document["bars_since"] = restated = restated_since(archive, replay)
-        parts += _at_moment(replay, restated)
+        counts = "{restated} restated, {new} new, {gone} not known".format_map(restated)
+        rows = replay.predictions[["symbol", "probability", "replayed_probability"]]
+        difference = rows["replayed_probability"] - rows["probability"]
+        parts += [
+            "since        bars that its windows reach, compared with "
+            f"{at(replay.night['known_at'])}: {counts}",
+            ConsoleTable(rows.assign(difference=difference), None, PRECISE),
+        ]
     elif replay.reasons:
         advice = REMEDY if replay.failure is None else ""  # a failure says what to do
         failure = NotReplayedError(
@@ -308,19 +315,6 @@ def replay_summary(replay: Replay) -> dict[str, Any]:
         "changes_since_frozen": list(replay.changes_since_frozen),
         **_verdict(replay),
     }
-
-
-def _at_moment(replay: Replay, restated: dict[str, int]) -> Iterator[Part]:
-    """Yield how a night's bars differ at another moment, and the predictions from these.
-
-    `restated`: counts of `restated`, `new`, `gone`.
-    """
-    counts = "{restated} restated, {new} new, {gone} not known".format_map(restated)
-    known_at = at(replay.night["known_at"])
-    yield f"since        bars that its windows reach, compared with {known_at}: {counts}"
-    rows = replay.predictions[["symbol", "probability", "replayed_probability"]]
-    difference = rows["replayed_probability"] - rows["probability"]
-    yield ConsoleTable(rows.assign(difference=difference), None, PRECISE)
 
 
 def reproduction_summary(reproduction: Reproduction, trained: Retraining | None) -> dict[str, Any]:

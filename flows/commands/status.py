@@ -19,7 +19,6 @@ from flows.service.schedules import DELAY_MINUTES, serving, serving_of
 from flows.service.status import (
     REJECTED_SESSIONS,
     MarketStatus,
-    ModelAge,
     market_status,
     named_markets,
 )
@@ -143,12 +142,17 @@ def _night(each: MarketStatus) -> dict[str, Any]:
 
 def _model(each: MarketStatus) -> dict[str, Any]:
     model = each.model
-    age = None if model is None else model.age
+    age = due = None
+    if model:
+        age = None if model.age is None else counted(model.age, "session")
+        due = {"never": "never", "missing": "if this one is lost"}.get(str(model.policy))
+        if model.due_in is not None:
+            due = f"in {counted(model.due_in, 'session')}" if model.due_in else "next night"
     row = {
         "market": each.market,
         "model": model.run_id if model else "none",
-        "age": None if age is None else counted(age, "session"),
-        "next model": _next_model(model),
+        "age": age,
+        "next model": due,
         "nights scored": each.scored_nights,
     }
     # The blank makes the rule of MCC another key than that of ACC.
@@ -160,14 +164,6 @@ def _model(each: MarketStatus) -> dict[str, Any]:
         if skill and skill.rule:
             row[rule] = f"{named(skill.rule)} {ci({measure: skill.rule_value}, measure)}"
     return row
-
-
-def _next_model(model: ModelAge | None) -> str | None:
-    if model is None:
-        return None
-    if model.due_in is None:
-        return {"never": "never", "missing": "if this one is lost"}.get(str(model.policy))
-    return f"in {counted(model.due_in, 'session')}" if model.due_in else "next night"
 
 
 @commands.command()

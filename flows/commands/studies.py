@@ -2,29 +2,31 @@
 
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date
 from typing import Annotated
 
+import pandas as pd
 import typer
 
 from dtml.errors import DtmlError, UsageError
+from dtml.lookahead import audit as look_ahead
 from dtml.pages import backtest as backtest_pages
-from flows.audit import audit_market
+from dtml.pages.figures import Table
+from dtml.pages.rendering import said
+from dtml.pages.survivorship import of_study
+from flows.audit import SESSIONS, STOCKS, audit_market
 from flows.commands.answers import Answer, answering
 from flows.commands.benchmark import require_index_with_prices
 from flows.commands.options import AsOf, day_option, of_a_market, refuse
 from flows.commands.ranking import fetch_named
+from flows.console import ConsoleTable, Part, rendered, score_tables, styled
 from flows.markets.files import read_market
 from flows.markets.opened import RunRequest, choose_as_of
 from flows.nightly.context import open_stored_context
-from flows.settings import err
-from flows.studies.backtest import (
-    Plan,
-    PricesKnown,
-    open_backtest,
-)
-from flows.studies.printed import audit_parts, backtest_parts
+from flows.settings import err, page_of
+from flows.studies.backtest import Plan, PricesKnown, Result, open_backtest
 from flows.studies.study import run_study
 
 commands = typer.Typer()
@@ -67,6 +69,11 @@ BasisPoints = Annotated[
 ]
 WORKERS = typer.Option(min=1, help="Processes that train folds in parallel.")
 CLUSTER = typer.Option(help="Address of a Dask scheduler to run folds on, tcp://HOST:PORT.")
+
+ASK_MORE = (
+    'ask more  dtml query "select portfolio, annual_return, sharpe, max_drawdown '
+    "from backtest_summary where backtest_id = '{id}'\" "
+)
 
 
 @commands.command()
@@ -150,6 +157,30 @@ def backtest(
     return Answer(backtest_parts(result), document, (markdown,))
 
 
+def backtest_parts(result: Result) -> Iterator[Part]:
+    """Yield what was run, scores and portfolios over all folds, and what the backtest shows."""
+    row = result.row
+    yield styled(
+        "backtest.txt",
+        row=row,
+        folds=result.folds,
+        survivorship=of_study(row),
+        vintage=said("vintage", row),
+    )
+    scores = result.scores[result.scores["slice"] == "all"]
+    yield from score_tables(scores.rename(columns={"days": "nights"}))
+    columns = {**backtest_pages.BRIEF_PORTFOLIOS, "portfolio": "portfolio"}
+    yield ConsoleTable(
+        Table.of(result.portfolios, columns).frame,
+        f"portfolios after costs; a year has {row['config']['sessions_a_year']} sessions",
+        prose=("portfolio",),
+    )
+    yield said("settlements", backtest_pages.ordered(result.portfolios)) or None
+    yield backtest_pages.verdict(row, result.scores, result.portfolios)
+    yield f"page      {page_of('backtest', row)}"
+    yield ASK_MORE.format(**row)
+
+
 @commands.command()
 @of_a_market()
 @answering("json")
@@ -171,4 +202,17 @@ def audit(request: RunRequest, as_of: AsOf = None) -> Answer:
         "why; trust no prediction or score until this is corrected"
     )
     document = {"as_of": day, "passed": not failed, "findings": findings}
-    return Answer(audit_parts(findings), document, failure=failure if failed else None)
+    words = {True: "passed", False: "FAILED", None: "cannot tell"}
+    verdicts = pd.Series([words[passed] for passed in findings["passed"]])
+    rows = findings.assign(passed=verdicts, at=findings["at"].dt.date)
+    parts = (
+        ConsoleTable(rows, "what was checked", prose=("audited", "check", "detail")),
+        rendered(
+            "audit.txt",
+            verdicts=verdicts,
+            stocks=STOCKS,
+            sessions=SESSIONS,
+            checks=look_ahead,  # the module, for its constants
+        ),
+    )
+    return Answer(parts, document, failure=failure if failed else None)

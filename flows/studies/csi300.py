@@ -237,10 +237,15 @@ class Csi300(RankingStudy):
         predictions = self.with_rules(self.models())
         sessions = self.history.panel.sessions
         scored, trained = sessions[self.days], sessions[self.splits[0].trained]
-        columns = [
-            {"model": name, "source": "", **_figures(scores[self.days], self.returns[LEG])}
-            for name, scores in predictions.items()
-        ]
+        columns = []
+        for name, scores in predictions.items():
+            known = both_known(scores[self.days], self.returns[LEG])
+            figures: dict[str, Any] = {"model": name, "source": ""}
+            # Means over days, and these over their standard deviation.
+            for figure, daily in (("rank_ic", rank_ics(*known)), ("ic", pearson_ics(*known))):
+                figures |= mean_of_days(daily).named(figure)
+                figures |= per_day_ratio(daily).named(f"{figure}ir")
+            columns.append(figures)
         table = {
             "columns": columns,
             "published": self.table_of.published,
@@ -256,18 +261,6 @@ class Csi300(RankingStudy):
             seconds=time.perf_counter() - start,
         )
         self.save(found)
-
-
-def _figures(scores: Grid, outcome: Grid) -> dict[str, float]:
-    """Return the figures of a model in the published table, with their intervals over days.
-
-    `rank_ic`, `ic`: means over days; `rank_icir`, `icir`: over their standard deviation.
-    """
-    known = both_known(scores, outcome)
-    figures: dict[str, float] = {}
-    for name, daily in (("rank_ic", rank_ics(*known)), ("ic", pearson_ics(*known))):
-        figures |= mean_of_days(daily).named(name) | per_day_ratio(daily).named(f"{name}ir")
-    return figures
 
 
 def per_day_ratio(daily: Daily) -> Estimate:
