@@ -36,12 +36,6 @@ class Column:
     is_number: bool = False
     is_prose: bool = False
 
-    @property
-    def width(self) -> int:
-        """Return the characters of the longest line of a cell."""
-        lines = [line for cell in self.cells for line in cell.split("\n")]
-        return max(map(cell_len, lines), default=0)
-
 
 def column(
     name: str,
@@ -89,7 +83,9 @@ def _laid_out(
 ) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
     for each in columns:
-        least = min(each.width, NARROWEST) if each.is_prose else each.width
+        least = max((cell_len(line) for cell in each.cells for line in cell.split("\n")), default=0)
+        if each.is_prose:
+            least = min(least, NARROWEST)
         heading = each.heading
         if is_narrow:
             lines = [textwrap.fill(line, max(least, 1), **WHOLE) for line in heading.split("\n")]

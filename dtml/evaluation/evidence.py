@@ -57,7 +57,21 @@ def evidence(
     many bettors each bet on every `overlap`-th night.
     """
     known_gains = gains[np.isfinite(gains)]
-    stakes = [_stake(known_gains, slice(first, None, overlap)) for first in range(overlap)]
+    # Every RESTART nights of the present year a bet starts from 1; those that start later in the
+    # year are still worth 1.
+    year_start = len(known_gains) - len(known_gains) % YEAR
+    starts = np.arange(year_start, year_start + YEAR, RESTART)
+    begun_starts = starts[starts <= len(known_gains)]
+    stakes = []
+    for first in range(overlap):
+        bets = np.zeros((len(RATES), len(known_gains)))
+        bets[:, first::overlap] = np.log1p(np.outer(RATES, known_gains[first::overlap]))
+        # [rates nights + 1]: before the first night, and after each.
+        log_stakes = np.pad(bets.cumsum(axis=1), ((0, 0), (1, 0)))
+        lasting = np.exp(log_stakes[:, -1]).mean()
+        since_start = np.exp(log_stakes[:, -1:] - log_stakes[:, begun_starts]).mean(axis=0)
+        recent = (since_start.sum() + len(starts) - len(begun_starts)) / len(starts)
+        stakes.append((lasting + recent) / 2)
     return Evidence(
         challenger=challenger,
         stake=float(np.mean(stakes)),
@@ -65,24 +79,6 @@ def evidence(
         nights=len(known_gains),
         gain=float(known_gains.mean()) if len(known_gains) else np.nan,
     )
-
-
-def _stake(gains: Daily, nights: slice) -> float:
-    """Return what a stake of 1 has become that is bet on some of the nights."""
-    bets = np.zeros((len(RATES), len(gains)))
-    bets[:, nights] = np.log1p(np.outer(RATES, gains[nights]))
-    # [rates nights + 1]: before the first night, and after each.
-    log_stakes = np.pad(bets.cumsum(axis=1), ((0, 0), (1, 0)))
-    lasting = np.exp(log_stakes[:, -1]).mean()
-
-    # Every RESTART nights of the present year a bet starts from 1; those that start later in the
-    # year are still worth 1.
-    year_start = len(gains) - len(gains) % YEAR
-    starts = np.arange(year_start, year_start + YEAR, RESTART)
-    begun_starts = starts[starts <= len(gains)]
-    since_start = np.exp(log_stakes[:, -1:] - log_stakes[:, begun_starts]).mean(axis=0)
-    recent = (since_start.sum() + len(starts) - len(begun_starts)) / len(starts)
-    return float((lasting + recent) / 2)
 
 
 def promoted(candidates: Sequence[Evidence]) -> Evidence | None:

@@ -197,9 +197,9 @@ def rolling_chart(net: Net, year: int) -> Chart | None:
             variance = both["index"].rolling(ROLLING_SESSIONS).var()
             betas[name] = covariance / variance.replace(0, np.nan)
     panels = [
-        Panel("Sharpe ratio", sharpe, form="number", base=0.0, height=120),
+        Panel("Sharpe ratio", sharpe, form="ratio", base=0.0, height=120),
         Panel("volatility a year", volatility, form="percent", base=0.0, height=120),
-        Panel("beta on the index", betas, form="number", base=0.0, height=120),
+        Panel("beta on the index", betas, form="ratio", base=0.0, height=120),
     ]
     return over_sessions(f"Each portfolio over its last {ROLLING_SESSIONS} sessions", panels)
 
@@ -378,7 +378,7 @@ def predictor_charts(scores: pd.DataFrame, *columns: str) -> Chart | None:
             Panel(
                 column.replace("_", " ") if "_" in column else column.upper(),
                 {name: of_predictors[name][column].astype(float) for name in names},
-                form="percent" if kind_of(column) == "percent" else "ratio",
+                form=kind_of(column),
                 base=BASELINES[column],
                 bands=bands,
             )

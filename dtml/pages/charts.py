@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import jinja2
@@ -137,8 +137,6 @@ NARROWEST = 0.02  # distance from one half that a scale of probabilities always 
 GRAMMAR = "6.4"  # of Vega-Lite, among those in the wheel
 TEMPLATES = Path(__file__).parent / "templates"
 
-Form = Literal["ratio", "percent", "price", "number"]
-
 
 @dataclass(frozen=True)
 class Axis:
@@ -225,13 +223,14 @@ class Chart:
 class Panel:
     """Lines over sessions on one vertical scale, whose title gives the unit; NaN is skipped.
 
+    `form` is the kind of the values: "coefficient", "percent", "ratio" or "price".
     `base` is a value always held, drawn as a line. `bands` have `low` and `high` by session, by
     line. With `labels` each line is ticks: its values are a label's number, from 1 at the bottom.
     """
 
     title: str
     lines: Mapping[str, "pd.Series[float]"]
-    form: Form = "ratio"
+    form: str = "coefficient"
     base: float | None = None
     bands: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     labels: Sequence[str] = ()
@@ -271,7 +270,7 @@ class Panel:
         if self.labels:
             return f"{len(line)}", f"{len(line)} times"
         values = (line.iloc[-1], line.min(), line.max())
-        last, low, high = (_written(value, self.form) for value in values)
+        last, low, high = (fmt(value, self.form) for value in values)
         return last, f"{low} to {high}"
 
 
@@ -279,12 +278,6 @@ def _in_order(line: "pd.Series[float]") -> "pd.Series[float]":
     """Return the values of a line as they are drawn, of several of a session the first."""
     known = line.dropna()
     return known[~known.index.duplicated()].sort_index()
-
-
-def _written(value: float, form: Form) -> str:
-    if form == "price":
-        return f"{value:,.2f}"
-    return fmt(value, {"percent": "percent", "ratio": "coefficient", "number": "ratio"}[form])
 
 
 def over_sessions(
@@ -439,7 +432,7 @@ def cells(
     words: str,
     matrix: pd.DataFrame,
     side: tuple[int, int],
-    form: Form,
+    form: str,
     *,
     is_signed: bool = False,
     is_written: bool = False,
@@ -470,22 +463,22 @@ def cells(
     )
 
 
-def months_map(title: str, values: "pd.Series[float]", form: Form) -> Chart:
+def months_map(title: str, values: "pd.Series[float]", form: str) -> Chart:
     """Return a map of the values of months, by names such as 2016-06, with a row for each year."""
     months = pd.PeriodIndex(values.index, freq="M")
     year_and_month = pd.MultiIndex.from_arrays([months.year.astype(str), months.month])
     matrix = values.set_axis(year_and_month).unstack().reindex(columns=range(1, 13))
     matrix = matrix.set_axis(calendar.month_abbr[1:], axis=1)
-    words = "; ".join(f"{month} {_written(value, form)}" for month, value in values.items())
+    words = "; ".join(f"{month} {fmt(value, form)}" for month, value in values.items())
     side = (44, 24)  # width and height of a cell, in pixels
     return cells(title, words, matrix, side, form, is_signed=True, is_written=True)
 
 
-def histogram(title: str, axis: str, values: "pd.Series[float]", bars: int, form: Form) -> Chart:
+def histogram(title: str, axis: str, values: "pd.Series[float]", bars: int, form: str) -> Chart:
     """Return how often each value of a session occurred."""
     counts, edges = np.histogram(values, bins=bars)
     rows = pd.DataFrame({"low": edges[:-1], "high": edges[1:], "sessions": counts})
-    ends = [_written(value, form) for value in values.quantile([0, 0.05, 0.5, 0.95, 1])]
+    ends = [fmt(value, form) for value in values.quantile([0, 0.05, 0.5, 0.95, 1])]
     words = (
         f"{len(values)} sessions, from {ends[0]} to {ends[4]}: median {ends[2]}, nine in ten from "
         f"{ends[1]} to {ends[3]}"

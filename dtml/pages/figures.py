@@ -197,6 +197,7 @@ def _duration(seconds: float) -> str:
 OTHERS: Mapping[str, Callable[[Any], str]] = {
     "count": "{:,.0f}".format,
     "value": "{:,.7g}".format,
+    "price": "{:,.2f}".format,
     "day": _day,
     "moment": _moment,
     "duration": _duration,

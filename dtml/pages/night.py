@@ -289,4 +289,5 @@ def sector_map(attention: Attention, sectors: "pd.Series[Any]") -> Chart | None:
         f"{len(names)} sectors; 1 is attention without any preference, "
         f"{figure(times.to_numpy().max(), 2)} the highest"
     )
-    return cells("Attention between sectors", words, times, (66, 26), "ratio", is_written=True)
+    side = (66, 26)  # of a cell, in pixels
+    return cells("Attention between sectors", words, times, side, "coefficient", is_written=True)

@@ -12,7 +12,7 @@ from dtml.evaluation.family import beside_strongest_rule, compared
 from dtml.evaluation.metrics import Estimate, told_apart
 from dtml.evaluation.tear_sheet import Answers, TearSheet, answers
 from dtml.markets.definition import BASIS_POINT
-from dtml.pages.charts import Chart, Form, Panel, histogram, months_map, over_sessions
+from dtml.pages.charts import Chart, Panel, histogram, months_map, over_sessions
 from dtml.pages.figures import MARKS, Page, Row, Table, ci, fmt, named, proven, records
 from dtml.pages.rendering import markdown, page, said
 from dtml.pages.survivorship import of_study
@@ -83,16 +83,17 @@ def sheet_charts(sheet: TearSheet) -> dict[str, Chart | None]:
     if len(daily):
         bars = min(BARS, max(5, len(daily) // 4))  # fewer bars for few days
         title = "Distribution of the daily rank IC"
-        charts["distribution"] = histogram(title, "rank IC of a day", daily, bars, "ratio")
+        charts["distribution"] = histogram(title, "rank IC of a day", daily, bars, "coefficient")
         title = "Mean rank IC of each month"
         years = sheet.months[["year", "month"]].itertuples(index=False)
         months = [f"{year}-{month:02d}" for year, month in years]
-        charts["months"] = months_map(title, sheet.months["rank_ic"].set_axis(months), "ratio")
+        values = sheet.months["rank_ic"].set_axis(months)
+        charts["months"] = months_map(title, values, "coefficient")
     return charts
 
 
 def estimates(
-    title: str, rows: pd.DataFrame, column: str, names: str, axis: str, form: Form = "ratio"
+    title: str, rows: pd.DataFrame, column: str, names: str, axis: str, form: str = "coefficient"
 ) -> Chart | None:
     """Return a bar for each row, with its interval where it has one; None without a row.
 

@@ -37,17 +37,15 @@ def read_sheet(row: Mapping[str, Any]) -> TearSheet | None:
         return None
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        tables = {name: _table(each) for name, each in content.items() if isinstance(each, dict)}
-        return TearSheet(**content | tables)
+        for table, columns in content.items():
+            if isinstance(columns, dict):
+                rows = content[table] = pd.DataFrame(columns)
+                for name in map(str, columns.keys() - NAMES):
+                    as_values = pd.to_datetime if name in DATES else pd.to_numeric
+                    rows[name] = as_values(rows[name])
+        return TearSheet(**content)
     except (OSError, ValueError, TypeError, AttributeError):
         return None
-
-
-def _table(columns: dict[str, list[Any]]) -> pd.DataFrame:
-    table = pd.DataFrame(columns)
-    for name in columns.keys() - NAMES:
-        table[name] = (pd.to_datetime if name in DATES else pd.to_numeric)(table[name])
-    return table
 
 
 def read_ranking(conn: Connection, ranking_id: str) -> Ranking | None:
