@@ -100,7 +100,7 @@ def _say(message: str, code: int) -> int:
     return code
 
 
-def innermost_lines(error: BaseException, count: int = 6) -> str:
-    """Return an error's innermost `file:line function`, the failing one last, no message."""
-    frames = traceback.extract_tb(error.__traceback__)[-count:]
+def innermost_lines(error: BaseException) -> str:
+    """Return an error's innermost `file:line function`, six at most, the failing one last."""
+    frames = traceback.extract_tb(error.__traceback__)[-6:]
     return ", ".join(f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames)

@@ -45,13 +45,12 @@ def evidence(
     gains: Daily,
     *,
     challengers: int = 1,
-    alpha: float = ALPHA,
     overlap: int = 1,
 ) -> Evidence:
     """Return the evidence for a challenger on the nights since the champion was chosen.
 
     `gains`, oldest first, are the challenger's rank ICs less the champion's, in [-2, 2]; NaN is
-    left out. `challengers` share `alpha` equally. Half of the stake is bet from the first night on,
+    left out. `challengers` share `ALPHA` equally. Half of the stake is bet from the first night on,
     the other on the present year (`YEAR` nights) alone, in parts that begin every `RESTART` nights;
     each bet is divided between the `RATES`. Where outcomes of `overlap` nights share a session, so
     many bettors each bet on every `overlap`-th night.
@@ -75,7 +74,7 @@ def evidence(
     return Evidence(
         challenger=challenger,
         stake=float(np.mean(stakes)),
-        needed=challengers / alpha,
+        needed=challengers / ALPHA,
         nights=len(known_gains),
         gain=float(known_gains.mean()) if len(known_gains) else np.nan,
     )

@@ -36,17 +36,15 @@ def hold_out(stop: int, days: int, *, horizon: int, gap: int = GAP) -> Split:
     )
 
 
-def walk_forward(
-    first: int, stop: int, *, retrain_every: int, horizon: int, gap: int = GAP
-) -> list[Split]:
+def walk_forward(first: int, stop: int, *, retrain_every: int, horizon: int) -> list[Split]:
     """Return the splits of a walk over the days from `first` up to `stop`, exclusive, one a model.
 
-    Each scores `retrain_every` days, the last one the rest, and is trained on all days known `gap`
+    Each scores `retrain_every` days, the last one the rest, and is trained on all days known `GAP`
     sessions before; that end is 0 or less where history is too short.
     """
     return [
         Split(
-            trained=slice(0, known_before(begin, horizon=horizon, gap=gap)),
+            trained=slice(0, known_before(begin, horizon=horizon)),
             scored=slice(begin, min(begin + retrain_every, stop)),
         )
         for begin in range(first, stop, retrain_every)

@@ -1,6 +1,5 @@
 """The commands that list what the store holds: a stock's history, models, markets."""
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Annotated, get_args
 
@@ -26,6 +25,26 @@ from flows.markets.files import market_of_store, no_such_market, read_market
 
 commands = typer.Typer()
 
+# The columns of a stock's history, at the default level of the nights.
+SHORT_NAMES = {
+    "as_of": "as_of",
+    "target": "target",
+    "probability": "probability",
+    "calibrated": "calibrated",
+    "decision": "direction",
+    "place": "place",
+    "realised_return": "return",
+    "decision_correct": "correct",
+    "always_up": "up",
+    "index_reversal": "reversal",
+    "index_below_mean20": "mean20",
+}
+FORMATS: Formats = {
+    "probability": percent,
+    "calibrated": percent,
+    "return": partial(fmt, kind="small_percent"),
+}
+
 
 @commands.command()
 @answering("json")
@@ -42,37 +61,16 @@ def history(
         rows = predictions.prediction_history(conn, market=market, symbol=symbol, newest=limit)
         parts: list[Part] = []
         for name, of_market in rows.groupby("market"):
-            parts += _history(f"{symbol}, {name}", of_market)
+            short_names = dict(SHORT_NAMES)
+            if of_market["place"].isna().all():
+                del short_names["place"]
+            shown = of_market[list(short_names)].rename(columns=short_names)
+            parts.append(ConsoleTable(shown, f"{symbol}, {name}", FORMATS))
+            models = of_market["run_id"].value_counts(sort=False).items()
+            parts.append(rendered("history.txt", models=models))
             scores = read(conn, "symbol_score", market=name, symbol=symbol, kind="nightly")
             parts.append(rendered("symbol_scores.txt", scores=records(scores)) or None)
     return Answer(parts or [f"No night has predicted {symbol} yet."], rows)
-
-
-def _history(title: str, rows: pd.DataFrame) -> Iterator[Part]:
-    """Yield the directions of a stock as the nights printed them, at their default level."""
-    short_names = {
-        "as_of": "as_of",
-        "target": "target",
-        "probability": "probability",
-        "calibrated": "calibrated",
-        "decision": "direction",
-        "place": "place",
-        "realised_return": "return",
-        "decision_correct": "correct",
-        "always_up": "up",
-        "index_reversal": "reversal",
-        "index_below_mean20": "mean20",
-    }
-    if rows["place"].isna().all():
-        del short_names["place"]
-    formats: Formats = {
-        "probability": percent,
-        "calibrated": percent,
-        "return": partial(fmt, kind="small_percent"),
-    }
-    yield ConsoleTable(rows[list(short_names)].rename(columns=short_names), title, formats)
-    models = rows["run_id"].value_counts(sort=False).items()
-    yield rendered("history.txt", models=models)
 
 
 @commands.command("runs")
