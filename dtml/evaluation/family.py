@@ -60,7 +60,12 @@ def family_p(
     error = np.sqrt(block_means.var(axis=0) / (blocks - 1))
     statistic = np.abs(varying.mean(axis=0)) / (error * widening)
     drawn = _resampled_statistics(block_means, blocks, resamples)
-    adjusted[varies] = _stepdown(statistic, drawn)
+    # The stepdown: the largest of each resample among a comparison and all of smaller statistics.
+    order = np.argsort(-statistic, kind="stable")
+    largest = np.maximum.accumulate(drawn[:, order[::-1]], axis=1)[:, ::-1]
+    reached = (largest >= statistic[order]).sum(axis=0)
+    p = np.maximum.accumulate((1 + reached) / (1 + len(drawn)))
+    adjusted[np.flatnonzero(varies)[order]] = p
     return adjusted
 
 
@@ -132,17 +137,3 @@ def _resampled_statistics(
         error = np.sqrt(variance / (blocks - 1))
         sizes.append(np.divide(np.abs(mean), error, out=np.zeros_like(mean), where=error > 0))
     return np.concatenate(sizes)
-
-
-def _stepdown(
-    statistic: PerComparison, drawn: Float[ndarray, "resamples comparisons"]
-) -> PerComparison:
-    """Return the adjusted p-values of the stepdown of Romano and Wolf."""
-    order = np.argsort(-statistic, kind="stable")
-    # The largest of each resample among a comparison and all whose statistics are smaller.
-    largest = np.maximum.accumulate(drawn[:, order[::-1]], axis=1)[:, ::-1]
-    reached = (largest >= statistic[order]).sum(axis=0)
-    p = np.maximum.accumulate((1 + reached) / (1 + len(drawn)))
-    adjusted = np.empty_like(p)
-    adjusted[order] = p
-    return adjusted

@@ -264,11 +264,6 @@ def beside_rules(scores: pd.DataFrame) -> Page:
     return {"dtml": model, "rule": best}
 
 
-def directions_verdict(market: str, scores: pd.DataFrame) -> str:
-    """Say whether DTML beats the strongest naive rule, on all stock-days, by MCC."""
-    return said("directions", market, **beside_rules(scores))
-
-
 def readme_lines(backtest: Row, scores: pd.DataFrame, performances: pd.DataFrame) -> str:
     """Return Markdown for a README: a titled table of scores a protocol, and one of portfolios."""
     by_protocol = {

@@ -11,7 +11,7 @@ from dtml.baselines.naive_rules import MODEL
 from dtml.evaluation.breakdowns import ROLLING_SESSIONS
 from dtml.evaluation.calibration import Calibration, curve_with_intervals, recalibrated
 from dtml.markets.definition import LEVELS
-from dtml.pages.backtest import directions_verdict, predictor_charts
+from dtml.pages.backtest import beside_rules, predictor_charts
 from dtml.pages.charts import Chart, cells, probability_axis, square, stacked
 from dtml.pages.charts import calibration as calibration_charts
 from dtml.pages.figures import PROTOCOL_WORDS, Page, Row, figure, fmt, percent, records
@@ -205,13 +205,12 @@ def _scores(title: str, scores: pd.DataFrame, rolling: pd.DataFrame) -> Page:
     """
     latest = scores[scores["target"] == scores["target"].max()]
     ordered = latest.assign(rule=latest["predictor"] != MODEL).sort_values(["rule", "predictor"])
+    # The newest running scores, with the columns of a backtest's.
+    so_far = latest.assign(slice="all", value="").rename(columns={"nights": "days"})
     running = scores[scores["protocol"] == "all"].rename(columns={"target": "session"})
     drawn = running if rolling.empty else rolling
     return {
-        # The newest running scores, with the columns of a backtest's.
-        "so_far": directions_verdict(
-            title, latest.assign(slice="all", value="").rename(columns={"nights": "days"})
-        ),
+        "so_far": said("directions", title, **beside_rules(so_far)),
         "scored": {  # all stock-days before the published labels
             protocol: rows
             for protocol in reversed(PROTOCOL_WORDS)

@@ -256,19 +256,6 @@ def published_table(ranking: Ranking) -> Table | None:
     return Table(named_rows, PUBLISHED)
 
 
-def about_published(ranking: Ranking) -> str:
-    """Say what the published task is, and what was ranked."""
-    return said(
-        "beside_published", ranking.row, ranking.row["config"]["table"]["trained"], ranking.days
-    )
-
-
-def published_markdown(ranking: Ranking, table: Table) -> str:
-    """Return the table in Markdown, with what it is about and what differs from the task."""
-    differences = ranking.row["config"]["table"]["differences"]
-    return markdown("published", about_published(ranking), table, differences)
-
-
 def order_table(ranking: Ranking) -> Table:
     """Return the scores of each predictor, the worst first."""
     rule = (ranking.strongest or {}).get("other")

@@ -12,7 +12,7 @@ from dtml.errors import UsageError
 from dtml.pages import benchmark as benchmark_pages
 from dtml.pages import ranking as ranking_pages
 from dtml.pages.figures import PROTOCOL_WORDS
-from dtml.pages.rendering import said
+from dtml.pages.rendering import markdown, said
 from dtml.pages.survivorship import of_study
 from dtml.published import SETS, require_set, shortened
 from dtml.ranking.outcomes import Leg
@@ -119,26 +119,23 @@ def benchmark(
         files = Files(prices=request.prices, index=request.index, members=members)
         with err.status("ranking CSI 300"):
             found = run_study(Csi300(files, network_names(networks), seeds))
-        return csi300_answer(found)
+        published = ranking_pages.published_table(found)
+        assert published is not None  # each result is stored with the published figures
+        task = found.row["config"]["table"]
+        about = said("beside_published", found.row, task["trained"], found.days)
+        verdict = ranking_pages.verdict(found)
+        parts = (
+            bold(found.row["id"]),
+            about,
+            ConsoleTable(published.frame, "Qlib's table of CSI 300", prose=("model",)),
+            verdict,
+            of_study(found.row) or None,
+            *task["differences"],
+            f"page      {page_of('ranking', found.row)}",
+        )
+        table = markdown("published", about, published, task["differences"])
+        return Answer(parts, as_document(found), (f"{table}\n\n{verdict}",))
     return run_published(replace(request, market=market), seeds, epochs, with_grid=with_grid)
-
-
-def csi300_answer(found: ranking_pages.Ranking) -> Answer:
-    """Return our figures beside the published ones, what differs, and the path of the page."""
-    table = ranking_pages.published_table(found)
-    assert table is not None  # each result is stored with the published figures
-    verdict = ranking_pages.verdict(found)
-    parts = (
-        bold(found.row["id"]),
-        ranking_pages.about_published(found),
-        ConsoleTable(table.frame, "Qlib's table of CSI 300", prose=("model",)),
-        verdict,
-        of_study(found.row) or None,
-        *found.row["config"]["table"]["differences"],
-        f"page      {page_of('ranking', found.row)}",
-    )
-    markdown = f"{ranking_pages.published_markdown(found, table)}\n\n{verdict}"
-    return Answer(parts, as_document(found), (markdown,))
 
 
 def benchmark_parts(result: Benchmark) -> Iterator[Part]:
@@ -208,8 +205,8 @@ def run_published(
         "seeds": result.seeds,
         "number": result.number,
     }
-    markdown = benchmark_pages.readme_table(result.row, result.scores)
-    return Answer(benchmark_parts(result), document, (markdown,))
+    table = benchmark_pages.readme_table(result.row, result.scores)
+    return Answer(benchmark_parts(result), document, (table,))
 
 
 def require_index_with_prices(request: RunRequest) -> None:

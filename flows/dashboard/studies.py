@@ -7,17 +7,18 @@ from typing import Any
 import pandas as pd
 from sqlalchemy import Connection
 
-from db.read import read, read_row
+from db.connection.frames import sql_text
+from db.read import read, read_row, selection
 from db.rows import nights
 from dtml.pages.backtest import backtest_page
 from dtml.pages.benchmark import benchmark_page
-from dtml.pages.ranking import ranking_page
+from dtml.pages.ranking import HEADLINE, ranking_page
 from flows.dashboard.markets import NotThereError
 from flows.markets.files import market_of_store
 from flows.morning import skill_of
 from flows.night_facts import night_facts
 from flows.night_page import night_page
-from flows.studies.tear_sheet import read_ranking, sql_behind
+from flows.studies.tear_sheet import read_ranking
 
 LISTED_IN = {  # the view that lists all finished studies of a kind
     "backtest": "backtest_summary",
@@ -58,10 +59,16 @@ def study_page(conn: Connection, kind: str, name: str) -> str:
     if kind == "ranking" and (ranking := read_ranking(conn, name)):
         market = ranking.row["market"]
         night = night_facts(conn, market, settled=True, status=nights.COMPLETE)
+        # Other charts than these come from the sheet.
+        of_model = partial(selection, "ranking_score", ranking_id=name, predictor=HEADLINE)
+        sql = {
+            chart: sql_text(conn, of_model(slice=part, order="leg, value"))
+            for chart, part in {"legs": "all", "sectors": "sector"}.items()
+        }
         return ranking_page(
             ranking,
             served=True,
-            sql=sql_behind(conn, name),
+            sql=sql,
             skill_of_nights=night and skill_of(night),
         )
     raise NotThereError(

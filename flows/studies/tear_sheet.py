@@ -8,10 +8,9 @@ from typing import Any
 import pandas as pd
 from sqlalchemy import Connection
 
-from db.connection.frames import sql_text
-from db.read import read, read_row, selection
+from db.read import read, read_row
 from dtml.evaluation.tear_sheet import TearSheet
-from dtml.pages.ranking import HEADLINE, Ranking
+from dtml.pages.ranking import Ranking
 from flows.settings import page_of, write_page
 
 # Columns that are no numbers: days, and names.
@@ -58,20 +57,3 @@ def read_ranking(conn: Connection, ranking_id: str) -> Ranking | None:
         for part in ("score", "difference", "portfolio")
     )
     return Ranking(row, scores, differences, portfolios, read_sheet(row))
-
-
-def sql_behind(conn: Connection, ranking_id: str) -> dict[str, str]:
-    """Return the SQL behind the charts `legs` and `sectors`; others come from the sheet."""
-    return {
-        chart: sql_text(
-            conn,
-            selection(
-                "ranking_score",
-                ranking_id=ranking_id,
-                predictor=HEADLINE,
-                slice=part,
-                order="leg, value",
-            ),
-        )
-        for chart, part in {"legs": "all", "sectors": "sector"}.items()
-    }
