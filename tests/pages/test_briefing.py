@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from sqlalchemy import Engine, text
@@ -22,7 +23,7 @@ from flows.dashboard.app import TEMPLATES, dashboard, link
 from flows.dashboard.market import market_page, night_of
 from flows.dashboard.running import State, summary_of_states
 from flows.dashboard.terms import TERMS
-from flows.morning import orders_of_night
+from flows.morning import after_costs, changes, orders_of_night
 from flows.nightly.context import MarketContext
 from flows.service.timeliness import Timeliness
 from tests.support.browser import Page, Site, served
@@ -126,6 +127,32 @@ def test_orders_are_what_the_account_holds_less_what_it_held(site: Site) -> None
     for name in ("market", "first"):
         seen = Page(site.get(PAGES[name]).body).seen
         assert trades.replace(" ", "") in seen.replace(" ", "")
+
+
+def test_stocks_are_new_at_the_top_that_were_ranked_below_it(site: Site) -> None:
+    """In places 5 and 6 the night before, and not ranked."""
+    made = pd.DataFrame({"symbol": list("ABCDEF"), "place": range(1, 7)})
+    made["moved"] = [4.0, 4.0, float("nan"), 0.0, 0.0, -5.0]
+    with reading(site.engine) as conn:
+        night = night_of(conn, MARKET, NIGHT_OF_RANKING)
+        assert night
+        assert changes(night, made)[-1] == "New among the best 5: B."
+
+
+def test_the_account_is_judged_by_its_last_year_alone(site: Site) -> None:
+    days = pd.bdate_range("2022-01-03", periods=300)
+    noise = 1e-4 * np.random.default_rng(5).standard_normal(300)
+    net = np.where(np.arange(300) < 48, 0.1, 0.001) + noise
+    rows = [
+        pd.DataFrame({"session": days, "portfolio": name, "net": each})
+        for name, each in {"account": net, "equal parts": 0.0 * net}.items()
+    ]
+    with reading(site.engine) as conn:
+        found = after_costs(conn, MARKET, pd.concat(rows))
+    assert found
+    assert found.source == "paper account, 252 sessions"
+    assert found.figures.startswith(f"+{25_200 * net[48:].mean():.1f} % a year")
+    assert found.verdict == "beats"
 
 
 def test_the_page_says_which_model_counts_where_two_disagree(site: Site) -> None:
