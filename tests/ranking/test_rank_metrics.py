@@ -75,6 +75,13 @@ def test_the_t_of_independent_days_is_about_the_usual_one_and_dependence_lowers_
     assert rank_ic_t(repeated, overlap=10) < 0.7 * usual
 
 
+def test_the_t_of_four_days_by_hand() -> None:
+    """One lag: mean .25; squares .0225 .0025 .0225 .0025 add up to .05, neighbours to .0075, which
+    count half, twice.
+    """
+    assert rank_ic_t(np.array([0.1, 0.2, 0.4, 0.3])) == in_float64(0.25 * 4 / 0.0575**0.5)
+
+
 def test_what_all_stocks_do_together_changes_no_figure() -> None:
     scores, outcome = made()
     market = np.random.default_rng(3).standard_normal((DAYS, 1))

@@ -67,6 +67,10 @@ def test_months_and_halves_are_means_of_their_days() -> None:
     assert list(found.halves["rank_ic_low"]) == [first.low, second.low]
 
 
+def test_a_middle_day_is_in_the_first_half() -> None:
+    assert sheet(0.2, days=21).halves["days"].tolist() == [11, 10]
+
+
 def test_the_outer_groups_are_the_tenths_of_the_decile_spread_for_any_number_of_stocks() -> None:
     drawn = np.random.default_rng(3)
     for stocks in range(5, 60):
