@@ -110,8 +110,10 @@ def returns_between(
 ) -> Float[ndarray, "days stocks"]:
     """Return each stock's `outcome` from `as_of` to `target`; NaN without a `traded` bar."""
     priced = _traded_price(bars, returns)
-    before, after = (on_grid(priced, "price", days, symbols) for days in (as_of, target))
-    return outcome(before, after, max_return)
+    prices = priced.pivot(index="session", columns="symbol", values="price")
+    prices = prices.reindex(columns=list(symbols))
+    before = prices.reindex(as_of).to_numpy()
+    return outcome(before, prices.reindex(target).to_numpy(), max_return)
 
 
 def index_of_constituents(market: Market, bars: pd.DataFrame, level: float = BASE) -> pd.DataFrame:
