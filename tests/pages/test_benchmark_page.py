@@ -66,6 +66,17 @@ def test_the_verdict_follows_the_interval_of_the_paired_gain(
     assert re.search(in_order("all stock-days DTML ", "is beaten by", rule, " -2.0"), everything)
 
 
+def test_the_strongest_rule_is_that_of_the_highest_acc() -> None:
+    figures = {"dtml": (0.55, 0.1), "always_up": (0.54, 0.0), "index_reversal": (0.52, 0.04)}
+    rows = [score_row(name, "all", acc=acc, mcc=mcc) for name, (acc, mcc) in figures.items()]
+    found = score_rows(pd.DataFrame(rows))["all"]
+    names = [row["name"] for row in found if "strongest" in row["name"]]
+    assert names == [f"{named('always_up')} (strongest rule)"]
+    assert {(row["acc_rule"], row["mcc_rule"]) for row in found} == {
+        ("always_up", "index_reversal")
+    }
+
+
 def test_the_readme_table_is_exact() -> None:
     columns = (
         "| model | ACC, mean ± sd (published) | ACC ensemble [95 %] | gain over rule [95 %] "
