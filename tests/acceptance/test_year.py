@@ -1,6 +1,4 @@
-"""A year: nights of all its months replay to the last bit, and 365 nights stay as they were
-frozen.
-"""
+"""A year: nights of its months replay to the last bit, and many nights stay as they were frozen."""
 
 import json
 from datetime import date
@@ -25,7 +23,7 @@ FIRST, LAST = date(2023, 7, 10), date(2024, 7, 5)
 
 @pytest.mark.soak
 @pytest.mark.slow
-def test_a_night_of_each_month_of_a_year_is_frozen_and_replays_to_the_last_bit(
+def test_a_night_of_every_second_month_of_a_year_is_frozen_and_replays_to_the_last_bit(
     tmp_path: Path, prefect_api: str
 ) -> None:
     (tmp_path / "acc.toml").write_text((HERE / "acc.toml").read_text())
@@ -37,7 +35,7 @@ def test_a_night_of_each_month_of_a_year_is_frozen_and_replays_to_the_last_bit(
         return json.loads(said)
 
     sessions = sessions_between("XNYS", FIRST, LAST)
-    months = [days[-1].date() for _, days in sessions.groupby(sessions.to_period("M")).items()]
+    months = [days[-1].date() for _, days in sessions.groupby(sessions.to_period("M")).items()][::2]
     for day in months:
         dtml(f"nightly acc --market-file acc.toml --as-of {day} --json")
         if day == months[0]:
@@ -51,7 +49,7 @@ def test_a_night_of_each_month_of_a_year_is_frozen_and_replays_to_the_last_bit(
 
 @pytest.mark.soak
 @pytest.mark.slow
-def test_365_frozen_nights_are_equal_until_a_bit_of_one_close_changes(
+def test_90_frozen_nights_are_equal_until_a_bit_of_one_close_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DTML_DATA", str(tmp_path / "data"))
@@ -63,7 +61,7 @@ def test_365_frozen_nights_are_equal_until_a_bit_of_one_close_changes(
         "checkpoint_path": "models/made.safetensors",
         "checkpoint_hash": sha256(b"weights").hexdigest(),
     }
-    market, nights = BACKTEST_MARKET, 365
+    market, nights = BACKTEST_MARKET, 90
     days = TenYears.of(nights * 4000).days
     engine = open_engine(f"sqlite:///{tmp_path / 'store.sqlite'}")
     upgrade(engine)
@@ -80,8 +78,8 @@ def test_365_frozen_nights_are_equal_until_a_bit_of_one_close_changes(
     assert (len(links), changes) == (nights, [])
     price = tables.price
     with transaction(engine) as conn:  # the last digits of one close
-        is_changed = (price.c.session == days[180].date(), price.c.instrument_id == 7)
+        is_changed = (price.c.session == days[45].date(), price.c.instrument_id == 7)
         conn.execute(sa.update(price).where(*is_changed).values(close=price.c.close * (1 + 2e-16)))
     _, (change,) = check(engine, market)
-    assert f"{days[180]:%Y-%m-%d}" in str(change)
+    assert f"{days[45]:%Y-%m-%d}" in str(change)
     engine.dispose()

@@ -19,7 +19,7 @@ from dtml.prices.sessions import next_session
 from flows.freezing import begin
 from flows.nightly.context import MarketContext
 from flows.settings import data_folder, reports_folder
-from tests.support.commands import Command, options_of_commands
+from tests.support.commands import Command, options_of_commands, shorten_audits
 from tests.support.nights import AS_OF, after_nights
 
 READ = (
@@ -102,6 +102,7 @@ def mounted(folder: Path) -> Iterator[Path]:
 def test_a_command_that_only_reads_works(
     context: MarketContext, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    shorten_audits(monkeypatch)
     # The rankers need a year of outcomes.
     context = replace(context, experiment=vary(context.experiment, {"train_sessions": 220}))
     after_nights(context, AS_OF, next_session("XNYS", AS_OF))

@@ -84,6 +84,14 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     return run
 
 
+def shorten_audits(patch: pytest.MonkeyPatch) -> None:
+    """Let an audit be of few stocks, and of one date, epoch and member."""
+    patch.setattr("flows.audit.STOCKS", 11)
+    for setting in ("DATES", "EPOCHS", "MEMBERS"):
+        patch.setattr(f"dtml.lookahead.audit.{setting}", 1)
+    patch.setattr("dtml.lookahead.pipeline.LOOK_BACK", 2)
+
+
 def run_in(
     folder: Path, environment: Mapping[str, str], prefect_api: str, *arguments: str
 ) -> tuple[int, str, str]:
