@@ -124,6 +124,11 @@ def test_a_feature_that_fails_is_missing_only_while_there_are_fewer_sessions_tha
         bad.values(PANEL, [80])
 
 
+def test_an_infinite_value_is_missing() -> None:
+    own = IsolatedCode(OwnCode("mine.py", "def f(bars):\n    return bars.close / (0 * bars.open)"))
+    assert np.isnan(own.values(PANEL, [80])).all()
+
+
 @pytest.mark.parametrize("answer", ["'high'", "bars.close.to_numpy()", "bars.close.iloc[:, 0]"])
 def test_an_answer_that_is_not_of_the_stocks_is_refused(answer: str) -> None:
     own = IsolatedCode(OwnCode("mine.py", f"def f(bars):\n    return {answer}\n"))
@@ -245,6 +250,22 @@ def test_a_fold_does_not_know_the_outcomes_of_the_days_that_it_scores() -> None:
     assert np.isfinite(scores[310:330]).sum() == THERE[310:330].sum()
     (night,) = own.night(PANEL.cut(slice(0, 330)), THERE[:330], fitted)
     np.testing.assert_array_equal(night, scores[329])
+
+
+def test_a_model_that_draws_as_it_scores_gives_a_night_the_scores_of_the_walk() -> None:
+    model = """
+class MODEL:
+    def fit(self, features, outcome):
+        np.random.random(3)
+
+    def predict(self, features):
+        return np.random.random(len(features))
+"""
+    own = IsolatedCode(OwnCode("mine.py", HONEST + model))
+    relative = ranked(np.where(THERE, outcomes(PANEL, "next_close"), np.nan))
+    scores, fitted = own.walk(PANEL, THERE, relative, [(slice(300, 304), slice(310, 311))])
+    (night,) = own.night(PANEL.cut(slice(0, 311)), THERE[:311], fitted)
+    np.testing.assert_array_equal(night, scores[310])
 
 
 def test_what_ranks_far_better_than_any_rule_is_doubted_unless_the_market_file_allows_it() -> None:
