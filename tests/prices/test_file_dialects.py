@@ -173,6 +173,11 @@ def test_columns_of_two_layouts_are_refused_and_a_markets_file_decides(tmp_path:
             ["2024-03-04,AAA,1,2,1,2K,5"],
             "row 1: close '2K'.*number",
         ),
+        (  # the row of the file, not that of its stock
+            "date,AAA,BBB",
+            ["2024-03-04,1,", "2024-03-05,1,2", "2024-03-06,1,two"],
+            "row 3: close 'two'.*number",
+        ),
         (
             "date,symbol;close",
             ["2024-03-04,AAA;1"],
