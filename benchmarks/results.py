@@ -86,6 +86,27 @@ RESULTS = (
         20,
         (f"dtml benchmark ndx100 {prices('ndx100', 'NDX')} --seeds 5 --epochs 30 --markdown",),
     ),
+    Result(
+        "csi300-paper",
+        "the published table, CSI300, 3 seeds",
+        40,
+        (f"dtml benchmark csi300-paper {prices('csi300_asof', 'SH000300')} --seeds 3 --markdown",),
+    ),
+    Result(
+        "ni225-paper",
+        "the published table, NI225",
+        30,
+        (f"dtml benchmark ni225-paper {prices('ni225_paper', 'N225')} --markdown",),
+    ),
+    Result(
+        "ftse100-paper",
+        "the published table, FTSE100, and three other draws of its stocks",
+        40,
+        (
+            f"dtml benchmark ftse100-paper {prices('ftse100', 'FTSE')} --markdown",
+            "python -m benchmarks.ftse100_draws",
+        ),
+    ),
     Result("data-axis", "the simulated market", 20, ("python -m benchmarks.data_axis",)),
     Result(
         "ranking",
