@@ -14,7 +14,7 @@ from dtml.model import ModelConfig
 from dtml.network import Batch, Dropout, Gaussian, NetworkConfig
 from dtml.ranking.relative import RelativeModelConfig
 from dtml.training import Fit, Member, Span, TrainingConfig, fit_members
-from tests.support.bounds import assert_close_in_float64, float64_by_default, in_float64  # noqa: F401 - a fixture
+from tests.support.bounds import assert_close_in_float64, float64_by_default, in_float32, in_float64  # noqa: F401 - a fixture
 from tests.support.windows import CPU, STOCKS, WINDOW, in_double, random_windows
 
 TRAIN, VALIDATION = random_windows(71), random_windows(29, seed=1)
@@ -158,3 +158,12 @@ def test_the_penalty_is_the_square_of_the_whole_last_layer() -> None:
     without, with_it = (network.objective(batch, torch.tensor(each)) for each in (0.0, 2.0))
     squares = sum(each.square().sum() for each in network.predict.parameters())
     assert (with_it - without).item() == in_float64(2 * squares.item())
+
+
+def test_dropout_drops_its_rate_and_keeps_the_mean_and_only_while_training() -> None:
+    layer, ones = Dropout(0.25), torch.ones(100_000)
+    layer.generator = torch.Generator().manual_seed(0)
+    found = layer(ones)
+    assert found.unique().tolist() == [0, in_float32(4 / 3)]
+    assert 0.24 < (found == 0).float().mean() < 0.26
+    assert torch.equal(layer.eval()(ones), ones)
