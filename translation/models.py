@@ -145,7 +145,10 @@ def load_model(folder: Path, device: torch.device) -> Model:
     card = read_card(folder)
     file = folder / FILE
     weights, _ = artifacts.read(file)
-    vocabularies = [b64decode(vocabulary) for vocabulary in card.vocabularies]
+    try:
+        vocabularies = [b64decode(vocabulary) for vocabulary in card.vocabularies]
+    except ValueError:  # damaged base64
+        vocabularies = []
     hashes = tuple(sha256(vocabulary).hexdigest() for vocabulary in vocabularies)
     if (artifacts.hash_of(weights, {}), hashes) != (card.weights_hash, card.tokenizer_hashes):
         raise TranslationError(

@@ -72,7 +72,7 @@ Alpha = Annotated[
 ]
 PROCESSES = "Processes that share each update; at most one per GPU or core."
 PAGE = "Write a page that shows which source pieces each translated piece attended to."
-TOKENIZER = "sacreBLEU's tokenizer for the BLEU; by default the one that suits the language."
+TOKENIZER = "sacreBLEU's tokenizer for the BLEU; by default the one that suits the references."
 COLUMNS = "Columns of the source and the target in a TSV file, counted from 0."
 
 

@@ -114,6 +114,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], type[TranslationError], str]]
     "a file cut short": (written(b"x"), TranslationError, FILE),
     "other weights": (other_weights, TranslationError, "damaged since"),
     "no tokenizers": (edited(vocabularies=[]), TranslationError, "damaged since"),
+    "no base64": (edited(vocabularies=["x"] * 2), TranslationError, "damaged since"),
     "another source": (
         edited(vocabularies=[b64encode(OTHER.model).decode()] * 2),
         TranslationError,

@@ -188,7 +188,7 @@ def _cache_once(recipe: Recipe, work: Path, process_group: ProcessGroup) -> Cach
         if not (work / FILE).exists():
             raise UsageError(
                 f"the machines of this training run do not share {work}: put it on a disk that "
-                "all of them use, and set the same DTML_DATA, or --to, on all"
+                "all of them use, and set the same DTML_DATA on all"
             )
     # Only rank 0 writes here: the others find the files written.
     cached = cache_corpus(recipe, work)
