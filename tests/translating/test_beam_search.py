@@ -277,3 +277,12 @@ def test_a_search_that_cannot_be_is_refused(name: str, value: float) -> None:
 def test_a_network_without_numbers_is_refused() -> None:
     with pytest.raises(TranslationError, match="no translation"):
         search(Table(lambda _: {A: math.nan}), [[], [A, B]], Search(beams=2))
+
+
+def test_a_gpu_without_memory_left_says_what_to_use() -> None:
+    class Full(Table):
+        def step(self, *_: Any, **__: Any) -> Any:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(TranslationError, match="fewer beams"):
+        search(Full(patient), [[A]], Search(beams=2))

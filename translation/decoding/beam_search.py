@@ -109,7 +109,7 @@ def search(
     The best comes first. There are fewer if no more have a probability above 0; an empty source has
     one, without tokens. A translation has at most `how.extra` tokens more than its source. `report`
     gets the number of sentences done since its last call. Raises TranslationError if no translation
-    of a source has a probability above 0, as with NaN.
+    of a source has a probability above 0, as with NaN, or a GPU runs out of memory.
     """
     of_empty = Hypothesis((), 0.0, 0.0, torch.ones(1, 1) if how.with_attention else None)
     hypotheses = [[] if source else [of_empty] for source in sources]
@@ -117,14 +117,19 @@ def search(
     if report and empty_sources:
         report(empty_sources)
     for batch in _by_length([len(source) for source in sources], how):
-        beams = _begin(
-            decoder, [_Sentence(number, sources[number], how) for number in batch], how, device
-        )
-        while beams.sentences:
-            for sentence in beams.advance(decoder):
-                hypotheses[sentence.number] = sentence.answer()
-                if report:
-                    report(1)
+        sentences = [_Sentence(number, sources[number], how) for number in batch]
+        try:
+            beams = _begin(decoder, sentences, how, device)
+            while beams.sentences:
+                for sentence in beams.advance(decoder):
+                    hypotheses[sentence.number] = sentence.answer()
+                    if report:
+                        report(1)
+        except torch.OutOfMemoryError as error:
+            raise TranslationError(
+                f"the GPU has too little memory for {len(batch)} sentences with {how.beams} beams: "
+                "use fewer beams or --device cpu"
+            ) from error
     return hypotheses
 
 
