@@ -74,9 +74,8 @@ def export_ctranslate2(
     spec.encoder.embeddings[0].weight = _array(network.embed_source.tokens.weight)
     spec.decoder.embeddings.weight = _array(network.embed_target.tokens.weight)
     spec.decoder.projection.weight = spec.decoder.embeddings.weight
-    positions = _array(sinusoids(torch.arange(POSITIONS), config.d_model))
-    _set_layers(spec.encoder, network.encoder, network.encoder_norm, positions)
-    _set_layers(spec.decoder, network.decoder, network.decoder_norm, positions)
+    _set_layers(spec.encoder, network.encoder, network.encoder_norm, _positions(network))
+    _set_layers(spec.decoder, network.decoder, network.decoder_norm, _positions(network))
     spec.register_source_vocabulary(list(pieces))
     spec.register_target_vocabulary(list(target))
     spec.config.unk_token = pieces[UNKNOWN]
@@ -273,6 +272,15 @@ def _set_norm(spec: Any, norm: nn.Module) -> None:
 
 def _weights(module: nn.Module) -> tuple[Tensor, Tensor]:
     return module.get_parameter("weight"), module.get_parameter("bias")
+
+
+def _positions(network: Transformer) -> "ndarray[Any, Any]":
+    """Return the table of positions, `[positions, d_model]`."""
+    learned = network.embed_source.learned
+    if learned is not None:
+        return _array(learned.weight)
+    width = network.embed_source.tokens.embedding_dim
+    return _array(sinusoids(torch.arange(POSITIONS), width))
 
 
 def _array(weight: Tensor) -> "ndarray[Any, Any]":

@@ -160,8 +160,10 @@ def _network(values: dict[str, Any]) -> dict[str, Any]:
     checked_settings(KINDS[kind], values, left_out=OF_TOKENS, kind=str, size=Literal[*SIZES] | None)
     whole_numbers = {name for name, of in get_type_hints(KINDS[kind]).items() if of is int}
     for name in whole_numbers & values.keys():
-        if values[name] < 1:
-            raise DefinitionError(name, f"expected 1 or more, got {values[name]}")
+        # 0 learned positions mean sinusoids; every other whole number is a size.
+        least = 0 if name == "learned_positions" else 1
+        if values[name] < least:
+            raise DefinitionError(name, f"expected {least} or more, got {values[name]}")
     return values
 
 

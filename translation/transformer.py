@@ -278,16 +278,23 @@ class DecoderLayer(nn.Module):
 class Embedding(nn.Module):
     """The sum of token embedding, times sqrt(d_model), and position's (sections 3.4, 3.5)."""
 
-    def __init__(self, tokens: nn.Embedding, dropout: float) -> None:
+    def __init__(
+        self, tokens: nn.Embedding, positions: nn.Embedding | None, dropout: float
+    ) -> None:
         super().__init__()
         self.tokens = tokens
+        self.learned = positions
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Return embeddings `[..., d_model]` of tokens at positions, from 0, that broadcast."""
         width = self.tokens.embedding_dim
+        if self.learned is None:
+            of_positions = sinusoids(positions, width)
+        else:
+            of_positions = self.learned(positions)
         of_tokens = self.tokens(tokens) * math.sqrt(width)
-        embedded: Tensor = self.dropout(of_tokens + sinusoids(positions, width))
+        embedded: Tensor = self.dropout(of_tokens + of_positions)
         return embedded
 
 
@@ -301,7 +308,7 @@ def sinusoids(positions: Tensor, width: int) -> Tensor:
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """Sizes of the network, by default the paper's."""
+    """Sizes of the network, by default the paper's; `learned_positions` 0: sinusoids."""
 
     source_vocabulary: int
     target_vocabulary: int
@@ -312,6 +319,7 @@ class TransformerConfig:
     decoder_layers: int = 6
     dropout: float = 0.1
     norm: Norm = "post"
+    learned_positions: int = 0
     shared_embeddings: bool = True  # of source and target, which then have one vocabulary
 
     def build(self) -> "Transformer":
@@ -383,8 +391,11 @@ class Transformer(nn.Module):
             target = source
         else:
             target = nn.Embedding(config.target_vocabulary, width)
-        self.embed_source = Embedding(source, config.dropout)
-        self.embed_target = Embedding(target, config.dropout)
+        positions = None
+        if config.learned_positions:
+            positions = nn.Embedding(config.learned_positions, width)
+        self.embed_source = Embedding(source, positions, config.dropout)
+        self.embed_target = Embedding(target, positions, config.dropout)
         self.encoder = nn.ModuleList(
             EncoderLayer(
                 d_model=width,

@@ -32,6 +32,7 @@ SMALL = TransformerConfig(
 KINDS = {
     "as published": SMALL,
     "pre-norm": replace(SMALL, norm="pre"),
+    "learned positions": replace(SMALL, learned_positions=64),
     "two vocabularies": replace(SMALL, target_vocabulary=len(OTHERS), shared_embeddings=False),
 }
 

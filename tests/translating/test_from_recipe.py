@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.translations import CPU, recipe_of
+from tests.support.translations import CPU, NETWORK, recipe_of
 from translation.errors import TranslationError, UsageError
 from translation.training.distributed import SINGLE_PROCESS, ProcessGroup
 from translation.training.from_recipe import train_model
@@ -28,6 +28,12 @@ def test_another_training_of_the_name_is_refused_and_loses_nothing(tmp_path: Pat
     assert first is not None
     assert again is not None
     assert again.card == first.card
+
+
+def test_positions_that_cannot_be_learned_are_refused_before_the_training(tmp_path: Path) -> None:
+    recipe = recipe_of(tmp_path, network=NETWORK | {"learned_positions": 100})
+    with pytest.raises(UsageError, match="learned_positions is 100"):
+        train_model(recipe, tmp_path / "models", tmp_path, CPU, SINGLE_PROCESS)
 
 
 def test_machines_that_do_not_share_the_folder_are_refused(tmp_path: Path) -> None:

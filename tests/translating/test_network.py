@@ -45,6 +45,7 @@ DEEP: dict[str, Any] = {"layers": 2, **TWO_VOCABULARIES}
 KINDS: dict[str, NetworkConfig] = {
     "as published": SMALL,
     "pre-norm": replace(SMALL, norm="pre"),
+    "learned positions": replace(SMALL, learned_positions=13),
     "two vocabularies": replace(SMALL, **TWO_VOCABULARIES),
     "none": replace(RNN, attention="none"),
     "additive": RNN,

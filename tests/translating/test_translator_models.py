@@ -50,6 +50,7 @@ def folder(tmp_path: Path) -> Path:
     [
         ("transformer", {}),
         ("transformer", TWO),
+        ("transformer", {"learned_positions": 250}),
         ("rnn", {}),
     ],
     ids=str,

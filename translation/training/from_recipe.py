@@ -27,6 +27,7 @@ from translation.training.loop import (
     train_network,
     validation_loss,
 )
+from translation.translate import MAX_PIECES
 
 
 def train_model(
@@ -60,6 +61,21 @@ def train_model(
         "source_vocabulary": cached.source.size,
         "target_vocabulary": cached.target.size,
     }
+    learned = values.get("learned_positions", 0)
+    longest = max(
+        MAX_PIECES,
+        cached.training.source.lengths.max(),
+        cached.training.target.lengths.max(),
+        validation.source.lengths.max(),
+        validation.target.lengths.max(),
+    )
+    positions = int(longest) + GREEDY.extra + 1  # of the longest translation, with BEGIN
+    if 0 < learned < positions:
+        raise UsageError(
+            f"{recipe.name}: network.learned_positions is {learned}, but the longest sentence and "
+            f"its translation may need {positions}: set it to {positions} or more, or to 0 for "
+            "sinusoidal positions"
+        )
     config = recipe.training_for(cached.size)
     minutes = None if config.minutes is None else config.minutes / recipe.seeds
     bleu = validation_bleu(cached, bleu_tokenizer, device)
