@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.support.commands import whole_command
 from tests.support.places import ROOT
 
@@ -21,12 +23,19 @@ for name in ("fcntl", "resource", "pwd", "termios"):
     sys.modules[name] = None
 sys.platform = "win32"
 """
-COMMAND = "from flows.cli import main; sys.argv = ['dtml', 'status']; main()"
+COMMANDS = {
+    "dtml": "from flows.cli import main; sys.argv = ['dtml', 'status']; main()",
+    "translation": (
+        "import runpy; sys.argv = ['translation', '--help']; "
+        "runpy.run_module('translation', run_name='__main__')"
+    ),
+}
 
 
-def test_on_windows_a_command_says_in_one_line_where_it_runs() -> None:
+@pytest.mark.parametrize("command", COMMANDS)
+def test_on_windows_a_command_says_in_one_line_where_it_runs(command: str) -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", ON_WINDOWS + COMMAND],
+        [sys.executable, "-c", ON_WINDOWS + COMMANDS[command]],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -117,8 +117,15 @@ def test_a_process_without_torchrun_is_alone(monkeypatch: pytest.MonkeyPatch) ->
     assert SINGLE_PROCESS.broadcast(0.1) == 0.1
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_gpu_that_is_not_there_is_the_users_mistake() -> None:
+    with pytest.raises(UsageError, match="no CUDA device"):
+        join_process_group("cuda")
+
+
 @pytest.mark.slow
 def test_more_processes_than_gpus_are_refused_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     for name, told in {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, told)

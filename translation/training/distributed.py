@@ -18,6 +18,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from translation.environment import exit_with_parent
 from translation.errors import TranslationError, UsageError
+from translation.transformer import prepare_cuda
 
 # The longest that a process waits for the others: while rank 0 prepares the corpus, they all do.
 TIMEOUT = timedelta(hours=12)
@@ -90,12 +91,22 @@ def _lost_process_reported() -> Iterator[None]:
 SINGLE_PROCESS = ProcessGroup()
 
 
+def require_device(device: str) -> None:
+    """Raise UsageError for the device cuda on a machine without one."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UsageError("this machine has no CUDA device: use --device cpu")
+
+
 def join_process_group(device: str) -> tuple[ProcessGroup, torch.device]:
     """Join the processes that torchrun or `launch_processes` started; return group and device.
 
     The group is `SINGLE_PROCESS` if there is no other process. One that `launch_processes` started
-    ends when its launcher does. Raises UsageError for fewer CUDA devices than processes.
+    ends when its launcher does. With cuda, calls `prepare_cuda`, and raises UsageError if there are
+    fewer devices than processes.
     """
+    require_device(device)
+    if device == "cuda":
+        prepare_cuda()
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return SINGLE_PROCESS, torch.device(device)
     parent = os.environ.get(PARENT)
