@@ -279,10 +279,22 @@ def test_a_network_without_numbers_is_refused() -> None:
         search(Table(lambda _: {A: math.nan}), [[], [A, B]], Search(beams=2))
 
 
-def test_a_gpu_without_memory_left_says_what_to_use() -> None:
-    class Full(Table):
-        def step(self, *_: Any, **__: Any) -> Any:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+class Short:
+    """A machine whose memory suffices for so many sentences at once."""
 
-    with pytest.raises(TranslationError, match="fewer beams"):
-        search(Full(patient), [[A]], Search(beams=2))
+    def __init__(self, decoder: Willing, most: int) -> None:
+        self.decoder, self.most, self.step = decoder, most, decoder.step
+
+    def start(self, source: Tensor, beams: int, limit: int) -> KeyValueCache:
+        if len(source) > self.most:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return self.decoder.start(source, beams, limit)
+
+
+def test_what_finds_no_memory_is_searched_by_halves(willing: Willing) -> None:
+    how, reported = Search(beams=3), list[int]()
+    found = search(Short(willing, 2), SOURCES, how, report=reported.append)
+    assert said_by(found) == said_by(search(willing, SOURCES, how))
+    assert sum(reported) == len(SOURCES)
+    with pytest.raises(TranslationError, match="out of memory"):
+        search(Short(willing, 0), SOURCES, how)

@@ -102,3 +102,18 @@ def test_a_damaged_file_is_written_anew(
     for _ in range(2):
         cache_corpus(recipe, tmp_path)
     assert len(learned) == 1
+
+
+def test_a_size_is_chosen_once_and_only_where_the_recipe_names_none(
+    recipe: Recipe, tmp_path: Path
+) -> None:
+    asked = []
+
+    def choose(recipe: Recipe) -> str:
+        asked.append(recipe.name)
+        return "base"
+
+    unsized = replace(recipe, size=None)
+    assert [cache_corpus(unsized, tmp_path, choose).size for _ in range(2)] == ["base", "base"]
+    assert cache_corpus(recipe, tmp_path / "named", choose).size == "tiny"
+    assert asked == ["made"]

@@ -113,6 +113,9 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
 def test_the_corpus_chooses_the_size_and_the_file_overrides_what_it_tells(tmp_path: Path) -> None:
     sizes = [size_for(pairs) for pairs in (1, 99_999, 100_000, 10**6, 10**7)]
     assert sizes == ["tiny", "tiny", "small", "base", "big"]
+    for epochs, size in (((5.0, 9.0, 9.0), "big"), ((4.9, 5.0, 9.0), "base"), ((4.9,) * 3, "tiny")):
+        measured = dict(zip(("big", "base", "small"), epochs, strict=True))
+        assert size_for(10**7, measured.__getitem__) == size
     recipe = read(
         tmp_path,
         WHOLE

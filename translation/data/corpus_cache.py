@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -34,18 +35,23 @@ class CachedCorpus:
     corpus_hash: str
 
 
-def cache_corpus(recipe: Recipe, folder: Path) -> CachedCorpus:
+def cache_corpus(
+    recipe: Recipe, folder: Path, choose: Callable[[Recipe], str] | None = None
+) -> CachedCorpus:
     """Return the tokenizers and the encoded pairs of a recipe from the file in `folder`, made if
     needed.
 
-    Raises UsageError for unusable corpora, TranslationError for damaged files.
+    A size not named is `choose`'s, or that of the number of pairs. Raises UsageError for unusable
+    corpora, TranslationError for damaged files.
     """
     for corpus in (recipe.validation, *recipe.tests.values()):
         for _ in corpus.pairs():  # only to raise now, not after the training, for a mistake in it
             pass
     corpus_hash = hash_of(recipe.train, recipe.validation)
-    size = recipe.size or size_for(sum(1 for _ in recipe.train.pairs()))
-    settings = [size, recipe.vocabulary, recipe.joint, asdict(recipe.rules)]
+    # The minutes choose a size that is not given. What else decides it, such as the number of seeds
+    # and the speed of the machine, is left out, so that a size stays.
+    size_or_minutes = recipe.size or recipe.training.get("minutes")
+    settings = [size_or_minutes, recipe.vocabulary, recipe.joint, asdict(recipe.rules)]
     key = json.dumps([corpus_hash, *settings])
     with suppress(ArtifactError, KeyError, RuntimeError):  # the file is missing or damaged
         tensors, card = artifacts.read(folder / FILE)
@@ -55,14 +61,14 @@ def cache_corpus(recipe: Recipe, folder: Path) -> CachedCorpus:
             if not recipe.joint:
                 target = Tokenizer(tensors["target.model"].numpy().tobytes())
             return CachedCorpus(
-                size=size,
+                size=card["size"],
                 source=source,
                 target=target,
                 training=_examples(under("train.", tensors), card["train"]),
                 validation=_examples(under("validation.", tensors), card["validation"]),
                 corpus_hash=corpus_hash,
             )
-    cached = _encoded(recipe, corpus_hash, size)
+    cached = _encoded(recipe, corpus_hash, choose)
     artifacts.write(
         folder / FILE,
         {
@@ -73,6 +79,7 @@ def cache_corpus(recipe: Recipe, folder: Path) -> CachedCorpus:
         },
         {
             "key": key,
+            "size": cached.size,
             "train": cached.training.dropped,
             "validation": cached.validation.dropped,
         },
@@ -80,7 +87,12 @@ def cache_corpus(recipe: Recipe, folder: Path) -> CachedCorpus:
     return cached
 
 
-def _encoded(recipe: Recipe, corpus_hash: str, size: str) -> CachedCorpus:
+def _encoded(
+    recipe: Recipe, corpus_hash: str, choose: Callable[[Recipe], str] | None
+) -> CachedCorpus:
+    size = recipe.size
+    if not size:
+        size = choose(recipe) if choose else size_for(sum(1 for _ in recipe.train.pairs()))
     vocabulary = recipe.vocabulary_for(size)
     if recipe.joint:
         texts = chain.from_iterable(recipe.train.pairs())

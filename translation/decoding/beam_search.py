@@ -5,6 +5,7 @@ ones are set aside while the others continue. One beam is greedy search.
 """
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from translation.data.tokenizer import BEGIN, END, PAD
 from translation.errors import TranslationError, UsageError
+from translation.out_of_memory import is_out_of_memory
 from translation.transformer import Weights
 
 # The share of a batch's sentences that may be done before these are dropped: dropping some copies
@@ -108,15 +110,19 @@ def search(
 
     The best comes first. There are fewer if no more have a probability above 0; an empty source has
     one, without tokens. A translation has at most `how.extra` tokens more than its source. `report`
-    gets the number of sentences done since its last call. Raises TranslationError if no translation
-    of a source has a probability above 0, as with NaN, or a GPU runs out of memory.
+    gets the number of sentences done since its last call. A batch is halved if memory runs out.
+    Raises TranslationError if no translation of a source has a probability above 0, as with NaN, or
+    if memory does not suffice for one sentence.
     """
+    # The hypotheses of each source; an empty list is one that is still to be translated.
     of_empty = Hypothesis((), 0.0, 0.0, torch.ones(1, 1) if how.with_attention else None)
     hypotheses = [[] if source else [of_empty] for source in sources]
     empty_sources = sum(not source for source in sources)
     if report and empty_sources:
         report(empty_sources)
-    for batch in _by_length([len(source) for source in sources], how):
+    waiting = deque(_by_length([len(source) for source in sources], how))
+    while waiting:
+        batch = waiting.popleft()
         sentences = [_Sentence(number, sources[number], how) for number in batch]
         try:
             beams = _begin(decoder, sentences, how, device)
@@ -125,11 +131,22 @@ def search(
                     hypotheses[sentence.number] = sentence.answer()
                     if report:
                         report(1)
-        except torch.OutOfMemoryError as error:
-            raise TranslationError(
-                f"the GPU has too little memory for {len(batch)} sentences with {how.beams} beams: "
-                "use fewer beams or --device cpu"
-            ) from error
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            unfinished = [number for number in batch if not hypotheses[number]]
+            if len(unfinished) == 1:
+                way_out = "a device with more memory"
+                if how.beams > 1:
+                    way_out = f"fewer than {how.beams} beams, or {way_out}"
+                pieces = len(sources[unfinished[0]])
+                raise TranslationError(
+                    f"out of memory with a sentence of {pieces} pieces alone: shorten it, or use "
+                    f"{way_out}"
+                ) from error
+            half = len(unfinished) // 2
+            waiting.appendleft(unfinished[half:])
+            waiting.appendleft(unfinished[:half])  # put in last, so it is translated first
     return hypotheses
 
 

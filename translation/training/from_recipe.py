@@ -27,6 +27,7 @@ from translation.training.loop import (
     train_network,
     validation_loss,
 )
+from translation.training.pace import choose_size
 from translation.translate import MAX_PIECES
 
 
@@ -47,7 +48,7 @@ def train_model(
     process. Raises UsageError for an unusable recipe or corpus, TranslationError if the training
     fails.
     """
-    cached = _cache_once(recipe, work, process_group)
+    cached = _cache_once(recipe, work, device, process_group)
     validation = cached.validation
     places = range(min(len(validation), SAMPLE))
     references = [cached.target.decode(validation.target[place].tolist()) for place in places]
@@ -198,7 +199,9 @@ def validation_bleu(
     return bleu
 
 
-def _cache_once(recipe: Recipe, work: Path, process_group: ProcessGroup) -> CachedCorpus:
+def _cache_once(
+    recipe: Recipe, work: Path, device: torch.device, process_group: ProcessGroup
+) -> CachedCorpus:
     if process_group.rank > 0:
         process_group.broadcast(0.0)  # wait until rank 0 has written it
         if not (work / FILE).exists():
@@ -206,8 +209,12 @@ def _cache_once(recipe: Recipe, work: Path, process_group: ProcessGroup) -> Cach
                 f"the machines of this training run do not share {work}: put it on a disk that "
                 "all of them use, and set the same DTML_DATA on all"
             )
+
+    def choose(unsized_recipe: Recipe) -> str:
+        return choose_size(unsized_recipe, device, process_group.world_size)
+
     # Only rank 0 writes here: the others find the files written.
-    cached = cache_corpus(recipe, work)
+    cached = cache_corpus(recipe, work, choose)
     if process_group.rank == 0:
         process_group.broadcast(0.0)  # let the others go on
     return cached

@@ -13,6 +13,7 @@ from torch import nn
 from translation.data.batches import Indices, batch_indices, batch_of
 from translation.data.corpus import Examples
 from translation.errors import TranslationError, UsageError
+from translation.out_of_memory import is_out_of_memory
 from translation.training import checkpoints
 from translation.training.checkpoints import Progress, average_weights, load_weights
 from translation.training.distributed import SINGLE_PROCESS, ProcessGroup
@@ -141,29 +142,21 @@ def train_network(
 
     They are those of the last check, of the best one, or a mean of the last ones
     (`Progress.saved`). An interrupted training resumes from its last check, with the same losses if
-    its budget is in updates. `width` is d_model. Raises TranslationError if a GPU's memory runs
-    out, the loss is not finite, a process is lost or the saved state is unusable.
+    its budget is in updates. `width` is d_model. Raises TranslationError if memory runs out, the
+    loss is not finite, a process is lost or the saved state is unusable.
     """
-    replace_dropout(network, FastDropout)
-    network.to(context.device).train()
-    step = TrainingStep(
-        network=network,
-        optimisers=optimisers_of(network, config.optimiser),
-        label_smoothing=config.label_smoothing,
-        clip=config.clip,
-        device=context.device,
-        process_group=context.process_group,
-    )
+    step = training_step_of(network, config, context.device, context.process_group)
     progress = checkpoints.restore_state(context.folder, network, step.optimisers, context.key)
     run = _Run(network, step, training, validation, config, context, progress)
     try:
         run.train(width)
-    except torch.OutOfMemoryError as error:
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
         raise TranslationError(
-            f"the GPU has too little memory for batch_tokens = {config.batch_tokens}: set a "
-            "smaller batch_tokens under [training], a smaller size under [network] or a smaller "
-            "longest under [rules], and delete the folder of the saved training state if the next "
-            "run names it"
+            f"out of memory with batch_tokens = {config.batch_tokens}: set a smaller batch_tokens "
+            "under [training], a smaller size under [network] or a smaller longest under [rules], "
+            "and delete the folder of the saved training state if the next run names it"
         ) from error
     if context.process_group.rank == 0:
         network = network.eval()
@@ -171,6 +164,22 @@ def train_network(
         progress.saved = max(_candidates(progress, config), key=run.load_and_validate)
         load_weights(network, average_weights(context.folder, progress.saved))
     return progress
+
+
+def training_step_of(
+    network: nn.Module, config: TrainingConfig, device: torch.device, process_group: ProcessGroup
+) -> TrainingStep:
+    """Move a network to a device, replace its slow layers, and return its training step."""
+    replace_dropout(network, FastDropout)
+    network.to(device).train()
+    return TrainingStep(
+        network=network,
+        optimisers=optimisers_of(network, config.optimiser),
+        label_smoothing=config.label_smoothing,
+        clip=config.clip,
+        device=device,
+        process_group=process_group,
+    )
 
 
 @dataclass
