@@ -71,7 +71,7 @@ def train(options: argparse.Namespace) -> None:
         sources, references = zip(*test.pairs(), strict=True)
         translations = translate(model, sources, Search())
         hypotheses = [translation.text for translation in translations]
-        result = score(hypotheses, references, language=model.card.target_language)
+        result = score(hypotheses, references)
         interval = f"[{result.low:.1f}, {result.high:.1f}]"
         bleu = f"BLEU {result.bleu:.1f} {interval} tok:{result.tokenizer}"
         figures = f"{bleu}, chrF {result.chrf:.1f}"

@@ -23,7 +23,7 @@ from flows.settings import err, tell
 from flows.signals import signals_of
 from flows.translating.folder import chosen, models_folder, work_folder
 from translation.cards import Card, receipt
-from translation.data.corpus import Corpus
+from translation.data.corpus import Corpus, check_languages
 from translation.data.corpus_cache import hash_of
 from translation.data.languages import BleuTokenizer
 from translation.decoding.beam_search import Search
@@ -173,7 +173,7 @@ def named_test(
     """Return the test set `test` of the model's recipe, or one of files.
 
     With `references`, `test` has the sources; without, it is a table with both in `columns`. Raises
-    UsageError for neither.
+    UsageError for neither, and for names of the other direction, as test.de from English.
     """
     recipe_tests: Mapping[str, Mapping[str, Any]] = card.made["tests"]
     if test in recipe_tests and references is None:
@@ -191,7 +191,9 @@ def named_test(
             f"{test!r} is neither a file nor a test set of {card.name} ({available}) without "
             "--references: name a file that exists, or a test set alone"
         )
-    return Corpus(source=Path(test), target=references, columns=columns, name=Path(test).name)
+    corpus = Corpus(source=Path(test), target=references, columns=columns, name=Path(test).name)
+    check_languages(corpus, card.source_language, card.target_language)
+    return corpus
 
 
 def score_on(

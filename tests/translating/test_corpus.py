@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from translation.data.corpus import Corpus, Pair, Rules, clean, lines_in
+from translation.data.corpus import Corpus, Pair, Rules, check_languages, clean, lines_in
 from translation.data.tokenizer import Tokenizer
 from translation.errors import TranslationError, UsageError
 
@@ -154,3 +154,27 @@ def test_bounds_are_the_last_that_pass_and_are_named_where_no_pair_is_left(
     for name in ("longest", "ratio"):
         with pytest.raises(ValueError, match=name):
             Rules(**{name: 0})
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "words"),
+    [
+        ("train.de.txt.gz", "train.en.txt.gz", r"train\.de\.txt\.gz says de,.*source.* en: swap"),
+        ("val.DE", "val.txt", r"val\.DE says de,.*source.* en: "),
+        ("a.txt", "train.en.txt", r"train\.en\.txt says en,.*target.* de: swap"),
+        ("train.en.txt.gz", "train.de.txt.gz", None),
+        ("en.de.en", "en.de.de", None),
+        ("garden.txt", "deen.txt", None),
+        ("train.fr.txt", "train.ko.txt", None),
+        ("both.de.tsv", None, None),
+    ],
+)
+def test_files_named_for_the_other_language_are_refused(
+    source: str, target: str | None, words: str | None
+) -> None:
+    corpus = Corpus(Path(source), None if target is None else Path(target), name="made")
+    if words is None:
+        check_languages(corpus, "en", "de")
+    else:
+        with pytest.raises(UsageError, match=words):
+            check_languages(corpus, "en", "de")

@@ -13,6 +13,7 @@ from tests.support.translations import made_pairs, recipe_of
 from translation.data.corpus import Corpus, Examples, clean
 from translation.data.corpus_cache import FILE, cache_corpus
 from translation.data.tokenizer import Tokenizer
+from translation.errors import UsageError
 from translation.recipes import Recipe
 
 
@@ -70,6 +71,9 @@ def test_two_files_and_a_table_are_the_same_corpus(recipe: Recipe, tmp_path: Pat
     table = cache_corpus(recipe, tmp_path / "table")
     found = cache_corpus(replace(recipe, train=Corpus(*files, name="train")), tmp_path / "work")
     assert equal(found.training, table.training)
+    swapped = replace(recipe, train=Corpus(files[1], files[0], name="train"))
+    with pytest.raises(UsageError, match="swap the source"):
+        cache_corpus(swapped, tmp_path / "work")
 
 
 def test_two_vocabularies_are_each_of_their_side(recipe: Recipe, tmp_path: Path) -> None:

@@ -217,6 +217,7 @@ def test_a_score_that_cannot_be_is_one_line(
     (home / "test.xb").write_text("one\ntwo\n")
     monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_ko_mecab.MeCab", None)
     for command, words in (
+        ("test.xb --references test.xa", "says xb"),
         ("test.xa --references test.xb", r"test\.xa .*20 lines,.*test\.xb .*2:"),
         ("unmade", r"test set of tiny \(made\)"),
         ("made --tokenizer ko-mecab", r"sacrebleu\[ko\]"),

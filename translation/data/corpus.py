@@ -141,6 +141,26 @@ def lines_in(stream: Iterable[bytes], name: str) -> Iterator[str]:
         yield text.removeprefix(BYTE_ORDER_MARK) if number == 1 else text
 
 
+def check_languages(corpus: Corpus, source_language: str, target_language: str) -> None:
+    """Raise UsageError if a file's name has the code of the other side's language between its dots.
+
+    Not if it has its own side's too, nor for tables, nor for equal languages.
+    """
+    if corpus.target is None or source_language.lower() == target_language.lower():
+        return
+    sides = (
+        (corpus.source, "source", source_language, target_language),
+        (corpus.target, "target", target_language, source_language),
+    )
+    for file, side, language, opposite_language in sides:
+        parts = file.name.lower().split(".")
+        if opposite_language.lower() in parts and language.lower() not in parts:
+            raise UsageError(
+                f"the name of {file} says {opposite_language}, but the {side} language is "
+                f"{language}: swap the source and the target, or rename the file"
+            )
+
+
 @definition(frozen=True, config=STRICT)
 class Rules(Definition):
     """The rules by which pairs are dropped from a corpus.

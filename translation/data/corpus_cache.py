@@ -12,7 +12,7 @@ import torch
 
 from translation import artifacts
 from translation.artifacts import ArtifactError, Tensors, prefixed, under
-from translation.data.corpus import Corpus, Examples, Rules, Sentences, clean
+from translation.data.corpus import Corpus, Examples, Rules, Sentences, check_languages, clean
 from translation.data.tokenizer import Tokenizer
 from translation.models import size_for
 from translation.recipes import Recipe
@@ -44,7 +44,10 @@ def cache_corpus(
     A size not named is `choose`'s, or that of the number of pairs. Raises UsageError for unusable
     corpora, TranslationError for damaged files.
     """
-    for corpus in (recipe.validation, *recipe.tests.values()):
+    scored = [recipe.validation, *recipe.tests.values()]
+    for corpus in (recipe.train, *scored):
+        check_languages(corpus, recipe.source_language, recipe.target_language)
+    for corpus in scored:
         for _ in corpus.pairs():  # only to raise now, not after the training, for a mistake in it
             pass
     corpus_hash = hash_of(recipe.train, recipe.validation)
