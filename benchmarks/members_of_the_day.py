@@ -157,8 +157,8 @@ def main() -> None:
         figures = performance(each.portfolio, trials=None, index=each.equal)
         equal = session_sharpe(each.equal["net"].to_numpy()) * YEAR**0.5
         print(
-            f"{words}: t {each.t}; Sharpe {figures['sharpe']:.2f} [{figures['sharpe_low']:.2f}, "
-            f"{figures['sharpe_high']:.2f}], of equal parts {equal:.2f}"
+            f"{words}: t {each.t}; Sharpe {figures.sharpe:.2f} [{figures.sharpe_low:.2f}, "
+            f"{figures.sharpe_high:.2f}], of equal parts {equal:.2f}"
         )
     scored = sessions_between(dated_market.calendar, FIRST, LAST)
     for market in (dated_market, alive_market):

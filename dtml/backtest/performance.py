@@ -6,10 +6,11 @@ year.
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
 from numpy import ndarray
 
 from dtml.evaluation.bootstrap import difference
@@ -18,20 +19,9 @@ from dtml.evaluation.ranking import Daily
 from dtml.markets.definition import BASIS_POINT, YEAR
 
 
-def performance(
-    track: pd.DataFrame,
-    *,
-    trials: Sequence[float] | None,
-    index: pd.DataFrame | None = None,
-    resamples: int = RESAMPLES,
-    year: int = YEAR,
-) -> dict[str, Any]:
-    """Return the statistics of a track of `dtml.backtest.portfolio.follow` that has a day.
-
-    `trials` are the Sharpe ratios per session of every portfolio tried, this one included; None for
-    one that was not chosen. `index` is the index's track at the same fills.
-
-    They are of `days` sessions, after costs; ratios, not percent:
+@dataclass(frozen=True)
+class Performance:
+    """The statistics of a portfolio over `days` sessions, after costs; ratios, not percent.
 
     - `annual_return` is geometric; `annual_volatility` is NaN for a single session;
     - `sharpe` is per year, with its 95 % interval; NaN where returns do not vary, the ends also
@@ -46,6 +36,38 @@ def performance(
     - `settled` counts the positions that met an unexplained move; `unbooked` is the return, in
       shares of the equity, that these moves would have added.
     """
+
+    days: int
+    annual_return: float
+    annual_volatility: float
+    sharpe: float
+    sharpe_low: float
+    sharpe_high: float
+    index_gain: float
+    index_gain_low: float
+    index_gain_high: float
+    deflated_sharpe: float
+    max_drawdown: float
+    hit_rate: float
+    turnover: float
+    break_even: float
+    settled: int
+    unbooked: float
+
+
+def performance(
+    track: pd.DataFrame,
+    *,
+    trials: Sequence[float] | None,
+    index: pd.DataFrame | None = None,
+    resamples: int = RESAMPLES,
+    year: int = YEAR,
+) -> Performance:
+    """Return the statistics of a track of `dtml.backtest.portfolio.follow` that has a day.
+
+    `trials` are the Sharpe ratios per session of every portfolio tried, this one included; None for
+    one that was not chosen. `index` is the index's track at the same fills.
+    """
     net = track["net"].to_numpy(dtype=float)
     ratio = sharpe(net, resamples=resamples, year=year)
     gain = UNKNOWN
@@ -56,20 +78,20 @@ def performance(
         gain = sharpe(own, of_index, resamples=resamples, year=year)
     turnover = float(track["turnover"].mean())
     before_trading_costs = float((track["gross"] - track["borrow"]).mean())
-    return {
-        "days": len(net),
-        "annual_return": float(equity(net)[-1] ** (year / len(net)) - 1),
-        "annual_volatility": float(net.std(ddof=1) * np.sqrt(year)) if len(net) > 1 else np.nan,
+    return Performance(
+        days=len(net),
+        annual_return=float(equity(net)[-1] ** (year / len(net)) - 1),
+        annual_volatility=float(net.std(ddof=1) * np.sqrt(year)) if len(net) > 1 else np.nan,
         **ratio.named("sharpe"),
         **gain.named("index_gain"),
-        "deflated_sharpe": np.nan if trials is None else deflated_sharpe(net, trials),
-        "max_drawdown": float(drawdown(net).min()),
-        "hit_rate": float((net > 0).mean()),
-        "turnover": turnover,
-        "break_even": before_trading_costs / turnover / BASIS_POINT if turnover > 0 else np.nan,
-        "settled": int(track["settled"].sum()),
-        "unbooked": float(track["unbooked"].sum()),
-    }
+        deflated_sharpe=np.nan if trials is None else deflated_sharpe(net, trials),
+        max_drawdown=float(drawdown(net).min()),
+        hit_rate=float((net > 0).mean()),
+        turnover=turnover,
+        break_even=before_trading_costs / turnover / BASIS_POINT if turnover > 0 else np.nan,
+        settled=int(track["settled"].sum()),
+        unbooked=float(track["unbooked"].sum()),
+    )
 
 
 def equity(net: Daily) -> Daily:
@@ -103,16 +125,21 @@ def sharpe(
     value = ratios[0] if other is None else ratios[0] - ratios[1]
     if np.isnan(value):
         return UNKNOWN
-    # What each day adds to the number of days, the returns and their squares: first those of the
-    # one and then those of the other, as `difference` takes them.
-    summands: list[Daily] = []
-    for each in tracks:
-        unit = each / np.ptp(each)  # resampled totals keep only seven digits
-        summands += [np.ones_like(unit), unit, unit**2]
+    # Those of the first and then those of the second, as `difference` takes them.
+    summands = np.concatenate([_summands(each) for each in tracks], axis=-1)
     statistic = _sharpe_of_totals if other is None else difference(_sharpe_of_totals)
-    found = estimate(np.stack(summands, axis=-1), statistic, resamples=resamples)
+    found = estimate(summands, statistic, resamples=resamples)
     # Not the value found, because totals keep only seven digits.
     return Estimate(*(float(each * np.sqrt(year)) for each in (value, found.low, found.high)))
+
+
+def _summands(net: Daily) -> Float[ndarray, "days 3"]:
+    """Return what each day adds to the number of days, the returns and their squares.
+
+    Returns are divided by their range: resampled totals keep only seven digits.
+    """
+    unit = net / np.ptp(net)
+    return np.stack([np.ones_like(unit), unit, unit**2], axis=-1)
 
 
 def deflated_sharpe(net: Daily, trials: Sequence[float]) -> float:
@@ -154,7 +181,7 @@ def expected_best(trials: Sequence[float]) -> float:
 
 
 def _sharpe_of_totals(totals: ndarray) -> ndarray:
-    """Return the Sharpe ratio from the totals of `sharpe`; 0 where a resample does not vary."""
+    """Return the Sharpe ratio from the totals of `_summands`; 0 where a resample does not vary."""
     days, total, squares = np.moveaxis(totals, -1, 0)
     mean = total / days
     deviation = np.sqrt(np.maximum(squares / days - mean**2, 0) * days / (days - 1))

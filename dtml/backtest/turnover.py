@@ -6,7 +6,7 @@ sold (Garleanu and Pedersen, 2013, explain why both pay).
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import product
 from operator import itemgetter
 from typing import Any
@@ -181,7 +181,7 @@ def _row(
     span: str, version: str, trading: Trading, track: pd.DataFrame, equal: pd.DataFrame, year: int
 ) -> dict[str, Any]:
     """Return a row of `after_costs` from the tracks of a way to trade and of equal parts."""
-    figures = performance(track, trials=None, index=equal, year=year)
+    figures = asdict(performance(track, trials=None, index=equal, year=year))
     figures["break_even"] = np.nan
     if version != EQUAL and figures["turnover"] > 0:
         gain = float((track["gross"] - equal["gross"]).mean())

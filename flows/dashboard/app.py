@@ -308,8 +308,8 @@ def dashboard(engine: Engine, hosts: Sequence[str] = LOOPBACK) -> ASGIApp:
     app.add_api_route("/alive", alive)
     app.add_api_route("/health", health)
     app.add_api_route("/metrics", metrics)
-    app.add_api_route("/charts.js", send_script)
-    app.add_api_route("/live.js", send_script)
+    app.add_api_route("/charts.js", charts_script)
+    app.add_api_route("/live.js", live_script)
     app.include_router(pages)
     app.include_router(tables)
     for kind in (DtmlError, StoreError, HTTPException, RequestValidationError, Exception):
@@ -358,10 +358,14 @@ async def _monitored(request: Request, work: Callable[..., T], *asked: object) -
     )
 
 
-def send_script(request: Request) -> Response:
-    """Send the script that makes charts interactive, or that which keeps states up to date."""
-    live_js = TEMPLATES / "live.js"
-    text = script() if request.url.path == "/charts.js" else live_js.read_text(encoding="utf-8")
+def charts_script() -> Response:
+    """Send the script that makes the charts interactive."""
+    return Response(script(), media_type="text/javascript", headers=KEPT)
+
+
+def live_script() -> Response:
+    """Send the script that keeps the state of nights on a page up to date."""
+    text = (TEMPLATES / "live.js").read_text(encoding="utf-8")
     return Response(text, media_type="text/javascript", headers=KEPT)
 
 

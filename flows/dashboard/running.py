@@ -146,59 +146,8 @@ def running_page(
 
 
 def other_work(conn: Connection, now: datetime) -> list[Work]:
-    """Return the backtests, the trainings of translators and the queues of texts in hand.
-
-    Backtests begun in the last days and not ended, by the share of days `done`, alive while silent
-    for at most `SILENT_FOLDS` times the median time of a fold; trainings, not stored yet, that
-    logged a step not long ago; and queues, alive if a text is taken or was just done.
-    """
-    works = []
-    begun = read(conn, "backtest", finished_at=None, created_at=where.since(now - SHOWN_FOR))
-    for row in records(begun):
-        folds = query(conn, "fold_moments", backtest=row["id"])
-        done = 0.0
-        up_to = "-"
-        is_alive = True  # before its first fold
-        if len(folds):
-            last = folds["last"].max()
-            up_to = day(last)
-            done = min(
-                1.0, ((last - row["first"]).days + 1) / ((row["last"] - row["first"]).days + 1)
-            )
-            moments = folds["created_at"].sort_values()
-            pace = moments.diff().median()
-            if pd.isna(pace):  # of a single fold
-                pace = timedelta(seconds=float(folds["seconds"].iloc[0]))
-            is_alive = now - moments.iloc[-1] < max(SILENT_FOLDS * pace, SHORTEST)
-        works.append(
-            Work(
-                kind="backtest",
-                name=row["id"],
-                stage=f"{counted(len(folds), 'fold')} done, up to {up_to}",
-                is_alive=is_alive,
-                done=done,
-                market=row["market"],
-            )
-        )
-    recent = now - SILENT_FOR
-    for row in records(query(conn, "trainings", since=recent)):
-        if pd.isna(row["source_language"]):
-            stage = f"step {count(row['step'])}, epoch {row['epoch']:.1f}"
-            works.append(Work("training", row["model"], stage, is_alive=True))
-    waiting = translations.queue_counts(conn, ["queued", "taken"])
-    taken = waiting.loc[waiting["status"] == "taken", "model"]
-    ended = read(
-        conn,
-        "translation_job",
-        columns="model",
-        status="done",
-        finished_at=where.since(recent),
-    )
-    alive = {*taken, *ended["model"]}
-    for model, number in waiting.groupby("model")["n"].sum().items():
-        stage = f"{counted(number, 'text')} to translate"
-        works.append(Work("translations", str(model), stage, is_alive=model in alive))
-    return works
+    """Return the backtests, the trainings of translators and the queues of texts in hand."""
+    return [*_backtests(conn, now), *_translators(conn, now), *_translation_queues(conn, now)]
 
 
 def running_night(conn: Connection, night: Row, now: datetime) -> Row:
@@ -231,3 +180,73 @@ def running_night(conn: Connection, night: Row, now: datetime) -> Row:
             market=market,
         ),
     }
+
+
+def _backtests(conn: Connection, now: datetime) -> list[Work]:
+    """Return the backtests begun in the last days and not ended, by the share of days `done`.
+
+    Alive while silent for at most `SILENT_FOLDS` times the median time of a fold.
+    """
+    works = []
+    begun = read(conn, "backtest", finished_at=None, created_at=where.since(now - SHOWN_FOR))
+    for row in records(begun):
+        folds = query(conn, "fold_moments", backtest=row["id"])
+        done = 0.0
+        up_to = "-"
+        is_alive = True  # before its first fold
+        if len(folds):
+            last = folds["last"].max()
+            up_to = day(last)
+            done = min(
+                1.0, ((last - row["first"]).days + 1) / ((row["last"] - row["first"]).days + 1)
+            )
+            moments = folds["created_at"].sort_values()
+            pace = moments.diff().median()
+            if pd.isna(pace):  # of a single fold
+                pace = timedelta(seconds=float(folds["seconds"].iloc[0]))
+            is_alive = now - moments.iloc[-1] < max(SILENT_FOLDS * pace, SHORTEST)
+        works.append(
+            Work(
+                kind="backtest",
+                name=row["id"],
+                stage=f"{counted(len(folds), 'fold')} done, up to {up_to}",
+                is_alive=is_alive,
+                done=done,
+                market=row["market"],
+            )
+        )
+    return works
+
+
+def _translators(conn: Connection, now: datetime) -> list[Work]:
+    """Return the trainings of translators, not stored yet, that logged a step not long ago."""
+    return [
+        Work(
+            kind="training",
+            name=row["model"],
+            stage=f"step {count(row['step'])}, epoch {row['epoch']:.1f}",
+            is_alive=True,
+        )
+        for row in records(query(conn, "trainings", since=now - SILENT_FOR))
+        if pd.isna(row["source_language"])
+    ]
+
+
+def _translation_queues(conn: Connection, now: datetime) -> list[Work]:
+    """Return the queues of texts that wait; alive if a text is taken or was just done."""
+    works = []
+    waiting = translations.queue_counts(conn, ["queued", "taken"])
+    taken = waiting.loc[waiting["status"] == "taken", "model"]
+    recent = where.since(now - SILENT_FOR)
+    done = read(conn, "translation_job", columns="model", status="done", finished_at=recent)
+    alive = {*taken, *done["model"]}
+    for model, number in waiting.groupby("model")["n"].sum().items():
+        works.append(
+            Work(
+                kind="translations",
+                name=str(model),
+                stage=f"{counted(number, 'text')} to translate",
+                is_alive=model in alive,
+            )
+        )
+    return works

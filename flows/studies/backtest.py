@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, date, datetime
 from functools import cached_property, partial
 from importlib.metadata import version
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 import pandas as pd
@@ -39,6 +39,7 @@ from dtml.evaluation.breakdowns import TrackRecord, rolling_figures, slice_score
 from dtml.evaluation.calibration import coverage, curve_with_intervals
 from dtml.evaluation.ranking import Days
 from dtml.evaluation.survivorship import Survivorship, survivorship_of
+from dtml.experiments import Experiment
 from dtml.inference import choose_device
 from dtml.machine import torch_build
 from dtml.markets.definition import FREE, Costs
@@ -167,7 +168,7 @@ def beside(workers: int, jobs: Sequence[Job]) -> Iterator[FoldRun]:
 
 
 def on_cluster(address: str, seeds: int, jobs: Sequence[Job]) -> Iterator[FoldRun]:
-    """Run them on a Dask cluster; tasks before that of a fold train its `seeds`, if several."""
+    """Run them on a Dask cluster; tasks before that of a fold train so many `seeds` of it."""
     try:
         import distributed
     except ImportError as error:
@@ -178,9 +179,7 @@ def on_cluster(address: str, seeds: int, jobs: Sequence[Job]) -> Iterator[FoldRu
     with dask.Client(address) as client:
         futures = []
         for job in jobs:
-            trained = [
-                client.submit(run_seed, job, seed, pure=False) for seed in range(seeds) if seeds > 1
-            ]
+            trained = [client.submit(run_seed, job, seed, pure=False) for seed in range(seeds)]
             futures.append(client.submit(run_fold, job, trained, pure=False))
         for future in dask.as_completed(futures):
             yield as_task("fold", future.result)
@@ -247,13 +246,6 @@ class Backtest(Study[Result]):
 
     table = "backtest"
     read_at = "finished_at"
-
-    def __post_init__(self) -> None:
-        if self.context.experiment.warm_start and self.runner is not one_by_one:
-            raise UsageError(
-                "warm_start trains each fold from the previous one, so folds cannot be trained "
-                "side by side: leave out --workers and --cluster, or the warm start"
-            )
 
     @property
     def engine(self) -> Engine:
@@ -354,11 +346,7 @@ class Backtest(Study[Result]):
                 read(conn, f"backtest_{part}", columns="-backtest_id", backtest_id=self.id)
                 for part in ("fold", "score", "portfolio")
             )
-            losses = [runs.run(conn, run_id)["losses"] for run_id in folds["run_id"]]
-        accuracies = []  # in the epoch chosen, which is numbered from 1, as a mean over the seeds
-        for seeds in losses:
-            chosen = [seed["epochs"][seed["best_epoch"] - 1] for seed in seeds]
-            accuracies.append(float(np.mean([epoch["validation_acc"] for epoch in chosen])))
+            accuracies = [_validation_acc(runs.run(conn, run_id)) for run_id in folds["run_id"]]
         return Result(row, folds.assign(validation_acc=accuracies), scores, portfolios)
 
     def make(self) -> None:
@@ -367,60 +355,16 @@ class Backtest(Study[Result]):
         Raises DtmlError when a fold cannot be trained, every night was refused, or all equity is
         lost.
         """
-        market = self.context.market
-        row = {
-            "id": self.id,
-            "market": self.context.name,
-            "first": self.plan.first,
-            "last": self.plan.last,
-            "retrain_every": self.plan.retrain_every,
-            "config": {
-                "experiment": asdict(self.context.experiment),
-                "plan": asdict(self.plan),
-                "list": asdict(self.survivorship),
-                "source": newest_source(self.context),
-                "sessions_a_year": sessions_a_year(market.calendar),
-            },
-            "seeds": list(range(self.context.experiment.seeds)),
-            "code_version": version("dtml-nightshift"),
-            "data_watermark": self.known_at,
-            "created_at": datetime.now(UTC),
-            "list_is_snapshot": market.is_snapshot,
-            "list_as_of": None if market.of_prices else market.constituents_as_of,
-            "device": choose_device(self.context.device).type,
-        }
         with transaction(self.engine) as conn:
-            save(conn, "backtest", row)
+            save(conn, "backtest", self._row())
             stored = read(conn, "backtest_fold", columns="number", backtest_id=self.id)["number"]
         start = time.perf_counter()
         jobs = [job for job in self.jobs if job.fold.number not in set(stored)]
         with step_progress(
             "fold", len(self.folds), already_done=len(stored), pace_seconds=LONGEST_FOLD_S
         ) as on_fold:
-            for made in self.runner(jobs):
-                run_id = made.run["id"]
-                fold = asdict(made.fold) | {
-                    "run_id": run_id,
-                    "predictions": len(made.predictions),
-                    "refused": made.refused,
-                    "seconds": made.seconds,
-                }
-                now = datetime.now(UTC)
-                with transaction(self.engine) as conn:
-                    save(conn, "run", made.run)
-                    if made.bands is not None:
-                        is_default = made.bands["level"] == market.level
-                        bands = made.bands.assign(is_default=is_default)
-                        save(conn, "abstention_band", bands, run_id=run_id)
-                    # Those of a single watermark are saved together.
-                    by_watermark = (
-                        made.predictions.groupby("known_at") if len(made.predictions) else ()
-                    )
-                    for known_at, rows in by_watermark:
-                        moment = cast(pd.Timestamp, known_at).to_pydatetime()
-                        owner = {"market": market.name, "known_at": moment, "made_at": now}
-                        save(conn, "prediction", rows.assign(run_id=run_id), **owner)
-                    save(conn, "backtest_fold", fold, backtest_id=self.id)
+            for fold_run in self.runner(jobs):
+                _store_fold(self, fold_run)
                 on_fold()
         # The time that an earlier process spent is not known.
         _score_and_store(self, None if len(stored) else time.perf_counter() - start)
@@ -460,6 +404,38 @@ class Backtest(Study[Result]):
             pairs = pairs.assign(run_id=model.run_id, target=pd.Timestamp(day))
             with transaction(self.engine) as conn:
                 save(conn, "attention_weight", pairs, market=self.context.name)
+
+    def _row(self) -> dict[str, Any]:
+        """Return the row of the table `backtest` for one that has begun and is not finished."""
+        market = self.context.market
+        return {
+            "id": self.id,
+            "market": self.context.name,
+            "first": self.plan.first,
+            "last": self.plan.last,
+            "retrain_every": self.plan.retrain_every,
+            "config": {
+                "experiment": asdict(self.context.experiment),
+                "plan": asdict(self.plan),
+                "list": asdict(self.survivorship),
+                "source": newest_source(self.context),
+                "sessions_a_year": sessions_a_year(market.calendar),
+            },
+            "seeds": list(range(self.context.experiment.seeds)),
+            "code_version": version("dtml-nightshift"),
+            "data_watermark": self.known_at,
+            "created_at": datetime.now(UTC),
+            "list_is_snapshot": market.is_snapshot,
+            "list_as_of": None if market.of_prices else market.constituents_as_of,
+            "device": choose_device(self.context.device).type,
+        }
+
+
+def _validation_acc(run: Mapping[str, Any]) -> float:
+    """Return the validation accuracy in the chosen epoch of each seed, as a mean over the seeds."""
+    # Epochs are numbered from 1.
+    chosen_epochs = [seed["epochs"][seed["best_epoch"] - 1] for seed in run["losses"]]
+    return float(np.mean([epoch["validation_acc"] for epoch in chosen_epochs]))
 
 
 def open_backtest(
@@ -530,12 +506,21 @@ def open_backtest(
                 "Choose a later --from, before whose opening a night or a fetch had stored them "
                 "(the view fetch_log has the times), or leave out --prices-known"
             )
-    runner: Runner = one_by_one
-    if workers > 1:
-        runner = partial(beside, workers)
-    if cluster is not None:
-        runner = partial(on_cluster, cluster, experiment.seeds)
+    runner = _runner(experiment, workers, cluster)
     return Backtest(context, request, plan, laid_out, bars, runner, attention)
+
+
+def _runner(experiment: Experiment, workers: int, cluster: str | None) -> Runner:
+    if cluster is None and workers == 1:
+        return one_by_one
+    if experiment.warm_start:
+        raise UsageError(
+            "warm_start trains each fold from the previous one, so folds cannot be trained side by "
+            "side: leave out --workers and --cluster, or the warm start"
+        )
+    if cluster is None:
+        return partial(beside, workers)
+    return partial(on_cluster, cluster, experiment.seeds if experiment.seeds > 1 else 0)
 
 
 def folds(sessions: pd.DatetimeIndex, retrain_every: int) -> tuple[Fold, ...]:
@@ -710,38 +695,46 @@ class Nights:
         return predictions.assign(known_at=bars["known_at"].max())
 
 
+def _store_fold(backtest: Backtest, made: FoldRun) -> None:
+    market = backtest.context.market
+    run_id = made.run["id"]
+    fold = asdict(made.fold) | {
+        "run_id": run_id,
+        "predictions": len(made.predictions),
+        "refused": made.refused,
+        "seconds": made.seconds,
+    }
+    now = datetime.now(UTC)
+    with transaction(backtest.engine) as conn:
+        save(conn, "run", made.run)
+        if made.bands is not None:
+            bands = made.bands.assign(is_default=made.bands["level"] == market.level)
+            save(conn, "abstention_band", bands, run_id=run_id)
+        # Those of a single watermark are saved together. Without predictions there are no columns.
+        for known_at, rows in made.predictions.groupby("known_at") if len(made.predictions) else ():
+            moment = cast(pd.Timestamp, known_at).to_pydatetime()
+            owner = {"market": market.name, "known_at": moment, "made_at": now}
+            save(conn, "prediction", rows.assign(run_id=run_id), **owner)
+        save(conn, "backtest_fold", fold, backtest_id=backtest.id)
+
+
 def _score_and_store(backtest: Backtest, seconds: float | None) -> None:
-    context, bars = backtest.context, backtest.scored_bars
+    context = backtest.context
     record = backtest.record
-    quotes = quotes_of(context, bars, record.symbols)
-    index_quotes = quotes_of(context, bars, (context.market.index.symbol,))
-    of_index = {fill: index_track(index_quotes, record.as_of, fill) for fill in get_args(Fill)}
-    tracks: list[tuple[str, Strategy | None, pd.DataFrame, pd.DataFrame | None]] = []
-    for strategy in backtest.plan.strategies:
-        weights = positions(record.probability, strategy)
-        track = follow(weights, record.as_of, quotes, strategy)
-        tracks.append((strategy.name, strategy, track, of_index[strategy.fill]))
-    equal = equal_weight_track(record.probability, record.as_of, quotes, "next_open")
-    tracks += [
-        (INDEX, None, of_index["next_open"], None),
-        (EQUAL_WEIGHT, None, equal, of_index["next_open"]),
-    ]
-    # Portfolios without a session are left out, as of an index without opens.
-    traded = [each for each in tracks if len(each[2])]
+    traded = _traded(backtest)
     year = sessions_a_year(context.market.calendar)
     # Earlier backtests count too: the best of many strategies looks good by chance.
     with reading(backtest.engine) as conn:
         earlier = query(conn, "sharpe_ratios", market=context.name, other_than=backtest.id)
     trials = list(earlier["sharpe"] / np.sqrt(year))
-    trials += [
-        session_sharpe(track["net"].to_numpy()) for _, followed, track, _ in traded if followed
-    ]
+    trials += [session_sharpe(each.track["net"].to_numpy()) for each in traded if each.strategy]
     portfolios = []
-    for name, followed, track, beside_it in traded:
-        own_trials = trials if followed else None
-        figures = performance(track, trials=own_trials, index=beside_it, year=year)
-        portfolios.append({"portfolio": name, "strategy": followed and asdict(followed), **figures})
-    returns = [track.assign(portfolio=name) for name, _, track, _ in traded]
+    for each in traded:
+        own_trials = trials if each.strategy else None
+        figures = performance(each.track, trials=own_trials, index=each.of_index, year=year)
+        strategy = each.strategy and asdict(each.strategy)
+        portfolios.append({"portfolio": each.name, "strategy": strategy, **asdict(figures)})
+    returns = [each.track.assign(portfolio=each.name) for each in traded]
     with transaction(backtest.engine) as conn:
         predicted = np.where(np.isfinite(record.probability), record.movement, np.nan)
         last = backtest.plan.last
@@ -768,3 +761,35 @@ def _score_and_store(backtest: Backtest, seconds: float | None) -> None:
             finished_at=datetime.now(UTC),
             seconds=seconds,
         )
+
+
+class Traded(NamedTuple):
+    """A portfolio: its strategy if it follows predictions, and its track beside the index's."""
+
+    name: str
+    strategy: Strategy | None
+    track: pd.DataFrame
+    of_index: pd.DataFrame | None  # bought when its stocks are
+
+
+def _traded(backtest: Backtest) -> list[Traded]:
+    """Trade the predictions by each strategy, and hold the index and equal parts from the next
+    open.
+
+    Portfolios without a session are left out, as of an index without opens.
+    """
+    context, record, bars = backtest.context, backtest.record, backtest.scored_bars
+    quotes = quotes_of(context, bars, record.symbols)
+    index_quotes = quotes_of(context, bars, (context.market.index.symbol,))
+    of_index = {fill: index_track(index_quotes, record.as_of, fill) for fill in get_args(Fill)}
+    traded = []
+    for strategy in backtest.plan.strategies:
+        weights = positions(record.probability, strategy)
+        track = follow(weights, record.as_of, quotes, strategy)
+        traded.append(Traded(strategy.name, strategy, track, of_index[strategy.fill]))
+    equal = equal_weight_track(record.probability, record.as_of, quotes, "next_open")
+    traded += [
+        Traded(INDEX, None, of_index["next_open"], None),
+        Traded(EQUAL_WEIGHT, None, equal, of_index["next_open"]),
+    ]
+    return [each for each in traded if len(each.track)]

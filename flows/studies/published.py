@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 from numpy import ndarray
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
 from db import where
 from db.engine import reading, transaction
@@ -133,6 +133,24 @@ class PublishedExperiment(Study[Benchmark]):
         ends = pd.Series([of_half_the_stocks, of_index, pd.Timestamp(self.paper.test[1])])
         last = ends.min(skipna=False)
         return None if pd.isna(last) else last.date()
+
+    def require_test_span(self) -> None:
+        """Raise DtmlError unless the store holds the test span, or its public prices."""
+        due = self.paper.last_session
+        last = self.last_session
+        if last is None or last < due:
+            name = self.paper.market
+            stored = f"has prices of {name} up to {last}"
+            if last is None:
+                stored = (
+                    f"lacks the index {self.context.market.index.symbol} of {name}, or more than "
+                    "half of its stocks"
+                )
+            raise DtmlError(
+                f"the store {stored}, but the test span, which is read only once, ends on {due}: "
+                f"run `dtml benchmark {name} --prices FILE --index FILE` with files of the whole "
+                "set"
+            )
 
     @property
     def window(self) -> int:
@@ -256,27 +274,8 @@ class PublishedExperiment(Study[Benchmark]):
 
     def page(self, stored: Benchmark) -> str:
         """Render the page from what is stored."""
-        row = stored.row
         with reading(self.engine) as conn:
-            history = predictions.prediction_history(
-                conn,
-                market=row["market"],
-                kind="benchmark",
-                first=row["test_first"],
-                last=row["test_last"],
-            )
-        models = stored.scores[~stored.scores["is_rule"]]
-        runs = dict(zip(models["predictor"], models["run_id"], strict=True))
-        is_of_run = history["run_id"].isin(runs.values())  # not of other benchmarks of the set
-        settled = history[is_of_run].dropna(subset="realised_return")
-        # The stock-days that every model predicted, as in the protocol "all".
-        of_stock_day = settled.groupby(["target", "symbol"])["run_id"]
-        common = settled[of_stock_day.transform("nunique") == len(set(runs.values()))]
-        common = common.assign(rise=common["realised_return"] > 0)
-        curves = {
-            name: curve_with_intervals(count_bins(common[common["run_id"] == run]))
-            for name, run in runs.items()
-        }
+            curves = _calibration_curves(conn, stored)
         return benchmark_page(
             benchmark=stored.row,
             scores=stored.scores,
@@ -288,24 +287,9 @@ class PublishedExperiment(Study[Benchmark]):
     def make(self) -> None:
         """Train every model, read the test span once, and store its scores.
 
-        Raises DtmlError where stored prices end before it, or before its public prices do, and
-        where a span has no label.
+        Raises DtmlError where stored prices end before it, or a span has no label.
         """
-        due = self.paper.last_session
-        last = self.last_session
-        if last is None or last < due:
-            name = self.paper.market
-            stored = f"has prices of {name} up to {last}"
-            if last is None:
-                stored = (
-                    f"lacks the index {self.context.market.index.symbol} of {name}, or more than "
-                    "half of its stocks"
-                )
-            raise DtmlError(
-                f"the store {stored}, but the test span, which is read only once, ends on {due}: "
-                f"run `dtml benchmark {name} --prices FILE --index FILE` with files of the whole "
-                "set"
-            )
+        self.require_test_span()
         trials, decided = as_task("train and choose", lambda: _choose(self))
         as_task("read the test span", lambda: _score_and_store(self, trials, decided))
 
@@ -457,23 +441,7 @@ def _score_and_store(
     scores["run_id"] = run_ids.astype(object).mask(scores["is_rule"], None)
     # Seeds are scored on none but the stock-days that all predictors have.
     is_common = common_stock_days(predictors, movement, days.target)
-    common_movement = np.where(is_common, movement, np.nan)
-    rows_of_seeds = []
-    for name, each in trials.items():
-        for number, trial in enumerate(each):
-            rows_of_seeds.append(
-                pd.DataFrame(trial.members)
-                .drop(columns="epochs")
-                .astype({"best_epoch": object, "validation_loss": object})
-                .assign(
-                    predictor=name,
-                    configuration=number,
-                    settings=pd.Series([trial.settings] * len(trial.members), dtype=object),
-                    kept=number == 0,  # the chosen trial comes first
-                    **member_scores(probabilities[name][number], common_movement),
-                )
-            )
-    seeds = pd.concat(rows_of_seeds, ignore_index=True)
+    seeds = _seed_rows(trials, probabilities, np.where(is_common, movement, np.nan))
     train, validation = experiment.spans(experiment.window)
     spans = {"train": train, "validation": validation, "test": days}
     config: dict[str, Any] = {name: each[0].settings for name, each in trials.items()}
@@ -511,6 +479,30 @@ def _score_and_store(
         backtests.save_benchmark(conn, row, scores, seeds)
 
 
+def _seed_rows(
+    trials: Trials,
+    probabilities: Mapping[str, list[OfMembers]],
+    movement: Float[ndarray, "days stocks"],
+) -> pd.DataFrame:
+    rows = []
+    for name, each in trials.items():
+        for number, trial in enumerate(each):
+            scores = member_scores(probabilities[name][number], movement)
+            rows.append(
+                pd.DataFrame(trial.members)
+                .drop(columns="epochs")
+                .astype({"best_epoch": object, "validation_loss": object})
+                .assign(
+                    predictor=name,
+                    configuration=number,
+                    settings=pd.Series([trial.settings] * len(trial.members), dtype=object),
+                    kept=number == 0,  # the chosen trial comes first
+                    **scores,
+                )
+            )
+    return pd.concat(rows, ignore_index=True)
+
+
 def _run_of(
     experiment: PublishedExperiment, name: str, trial: Trial, created_at: datetime
 ) -> dict[str, Any]:
@@ -540,4 +532,27 @@ def _run_of(
         "train_last": validation.target[-1].date(),
         "created_at": created_at,
         "computed_by": computed_by(choose_device(experiment.context.device)),
+    }
+
+
+def _calibration_curves(conn: Connection, stored: Benchmark) -> dict[str, pd.DataFrame]:
+    row = stored.row
+    history = predictions.prediction_history(
+        conn,
+        market=row["market"],
+        kind="benchmark",
+        first=row["test_first"],
+        last=row["test_last"],
+    )
+    models = stored.scores[~stored.scores["is_rule"]]
+    runs = dict(zip(models["predictor"], models["run_id"], strict=True))
+    is_of_run = history["run_id"].isin(runs.values())  # not of other benchmarks of the set
+    settled = history[is_of_run].dropna(subset="realised_return")
+    # The stock-days that every model predicted, as in the protocol "all".
+    of_stock_day = settled.groupby(["target", "symbol"])["run_id"]
+    common = settled[of_stock_day.transform("nunique") == len(set(runs.values()))]
+    common = common.assign(rise=common["realised_return"] > 0)
+    return {
+        name: curve_with_intervals(count_bins(common[common["run_id"] == run]))
+        for name, run in runs.items()
     }

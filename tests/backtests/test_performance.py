@@ -41,12 +41,12 @@ def test_the_standard_statistics_are_those_of_empyrical(net: np.ndarray) -> None
     annual_return and so on.
     """
     found = performance(track_of(net), trials=[session_sharpe(net)], resamples=RESAMPLES)
-    assert found["days"] == DAYS
-    assert found["annual_return"] == in_float64(0.022951861578771826)
-    assert found["annual_volatility"] == in_float64(0.16184381677326068)
-    assert found["sharpe"] == in_float64(0.22083857554449943)
-    assert found["max_drawdown"] == in_float64(-0.15107926999942237)
-    assert found["sharpe_low"] < found["sharpe"] < found["sharpe_high"]
+    assert found.days == DAYS
+    assert found.annual_return == in_float64(0.022951861578771826)
+    assert found.annual_volatility == in_float64(0.16184381677326068)
+    assert found.sharpe == in_float64(0.22083857554449943)
+    assert found.max_drawdown == in_float64(-0.15107926999942237)
+    assert found.sharpe_low < found.sharpe < found.sharpe_high
 
 
 def test_four_days_by_hand() -> None:
@@ -59,14 +59,14 @@ def test_four_days_by_hand() -> None:
     )
     assert equity(net) == in_float64([1.1, 0.99, 0.99, 1.0395])
     assert drawdown(net) == in_float64([0, -0.1, -0.1, 1.0395 / 1.1 - 1])
-    assert found["annual_return"] == in_float64(1.0395**63 - 1)
-    assert found["annual_volatility"] == in_float64((0.021875 / 3 * 252) ** 0.5)
-    assert found["sharpe"] == in_float64(0.0125 / (0.021875 / 3) ** 0.5 * 252**0.5)
-    assert found["max_drawdown"] == in_float64(-0.1)
-    assert found["hit_rate"] == 0.5
-    assert found["turnover"] == 0.5
-    assert found["break_even"] == in_float64((0.0125 + 0.001) / 0.5 * 1e4)
-    assert np.isnan([found["sharpe_low"], found["sharpe_high"]]).all()
+    assert found.annual_return == in_float64(1.0395**63 - 1)
+    assert found.annual_volatility == in_float64((0.021875 / 3 * 252) ** 0.5)
+    assert found.sharpe == in_float64(0.0125 / (0.021875 / 3) ** 0.5 * 252**0.5)
+    assert found.max_drawdown == in_float64(-0.1)
+    assert found.hit_rate == 0.5
+    assert found.turnover == 0.5
+    assert found.break_even == in_float64((0.0125 + 0.001) / 0.5 * 1e4)
+    assert np.isnan([found.sharpe_low, found.sharpe_high]).all()
 
 
 def test_a_loss_on_the_first_day_is_a_drawdown() -> None:
@@ -84,7 +84,7 @@ def test_at_the_break_even_cost_nothing_is_left_of_the_mean_return() -> None:
         return follow(weights, quotes.sessions, quotes, Strategy("weighted", costs=costs))
 
     weights *= np.sign(earned(0.0)["gross"].mean())  # so that there is something to lose
-    cost = performance(earned(0.0), trials=[0.1], resamples=RESAMPLES)["break_even"]
+    cost = performance(earned(0.0), trials=[0.1], resamples=RESAMPLES).break_even
     assert cost > 0
     assert earned(cost)["net"].mean() == in_float64(0)
 
@@ -92,21 +92,16 @@ def test_at_the_break_even_cost_nothing_is_left_of_the_mean_return() -> None:
 def test_without_trading_there_is_no_break_even_and_without_variation_no_sharpe() -> None:
     idle = track_of(np.zeros(DAYS), turnover=0.0)
     found = performance(idle, trials=[np.nan, 0.1], resamples=RESAMPLES)
-    of_variation = (
-        found["sharpe"],
-        found["sharpe_low"],
-        found["sharpe_high"],
-        found["deflated_sharpe"],
-    )
-    assert np.isnan([found["break_even"], *of_variation]).all()
-    assert (found["annual_return"], found["annual_volatility"], found["max_drawdown"]) == (0, 0, 0)
+    of_variation = (found.sharpe, found.sharpe_low, found.sharpe_high, found.deflated_sharpe)
+    assert np.isnan([found.break_even, *of_variation]).all()
+    assert (found.annual_return, found.annual_volatility, found.max_drawdown) == (0, 0, 0)
 
 
 def test_below_the_minimum_of_days_there_is_no_interval(net: np.ndarray) -> None:
     few = performance(track_of(net[: MINIMUM_DAYS - 1]), trials=[0.1], resamples=RESAMPLES)
     enough = performance(track_of(net[:MINIMUM_DAYS]), trials=[0.1], resamples=RESAMPLES)
-    assert np.isnan([few["sharpe_low"], few["sharpe_high"]]).all()
-    assert enough["sharpe_low"] < enough["sharpe"] < enough["sharpe_high"]
+    assert np.isnan([few.sharpe_low, few.sharpe_high]).all()
+    assert enough.sharpe_low < enough.sharpe < enough.sharpe_high
 
 
 def test_the_interval_of_the_sharpe_ratio_holds_the_true_one_about_95_times_in_100() -> None:
@@ -153,8 +148,8 @@ def test_a_portfolio_is_told_from_the_index_on_the_same_sessions_though_their_ow
     track, index = (track_of(each).assign(session=days) for each in (net + little, net))
     found = performance(track, trials=None, index=index, resamples=RESAMPLES)
     alone = performance(index, trials=None, resamples=RESAMPLES)
-    assert found["sharpe_low"] < alone["sharpe_high"]
-    assert 0 < found["index_gain_low"] < found["index_gain"] < found["index_gain_high"]
-    assert found["index_gain"] == in_float64(found["sharpe"] - alone["sharpe"])
+    assert found.sharpe_low < alone.sharpe_high
+    assert 0 < found.index_gain_low < found.index_gain < found.index_gain_high
+    assert found.index_gain == in_float64(found.sharpe - alone.sharpe)
     # what was not tried is not deflated
-    assert np.isnan([alone["index_gain"], alone["deflated_sharpe"]]).all()
+    assert np.isnan([alone.index_gain, alone.deflated_sharpe]).all()
