@@ -1,5 +1,7 @@
 """The commands that run nights on schedule and show the state of markets and machine."""
 
+import os
+import sys
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
@@ -199,3 +201,6 @@ def serve(
     serve_markets(
         service_of(markets or [], market_file or [], request, timedelta(minutes=delay), cron)
     )
+    sys.stdout.flush()
+    # At the end of Python, threads of Prefect would wait for a server without a limit.
+    os._exit(0)

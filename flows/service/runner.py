@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -164,9 +163,6 @@ def serve_markets(service: Service) -> None:
             "command"
         ) from error
     out.print("ended")
-    sys.stdout.flush()
-    # At the end of Python, threads of Prefect would wait for a server without a limit.
-    os._exit(0)
 
 
 def _serve(service: Service, stopped: Event, *, server_is_new: bool) -> None:
