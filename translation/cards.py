@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 
 from translation.errors import TranslationError, UsageError
 
-FILE = "model.safetensors"  # the weights of a model, with its card
+FILE = "model.safetensors"  # the weights of a model, with its tokenizers and its card
 RESTORE = "restore it, or train the model again"
 
 
@@ -32,7 +32,6 @@ class Card:
     tokenizer_hashes: tuple[str, str]
     weights_hash: str
     made: Mapping[str, Any]
-    vocabularies: tuple[str, ...] = ()  # of both tokenizers, in base64
 
     @property
     def languages(self) -> str:
@@ -98,8 +97,8 @@ def read_card(folder: Path) -> Card:
         file.open("rb").close()  # safetensors calls every file that it cannot open missing
         with safe_open(file, framework="numpy") as stream:
             values = json.loads(stream.metadata()["card"])
-        lists = ("tokenizer_hashes", "vocabularies")
-        return Card(**{**values, **{name: tuple(values[name]) for name in lists}})
+        source_hash, target_hash = values["tokenizer_hashes"]
+        return Card(**{**values, "tokenizer_hashes": (source_hash, target_hash)})
     except OSError as error:
         raise TranslationError(
             f"cannot read {file}: {error.strerror}; correct the permissions of the file and of its "

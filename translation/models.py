@@ -1,9 +1,8 @@
 """Save and load a model: weights, tokenizers and card in one file, which runs no code."""
 
-from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from torch import nn
 
 from translation import artifacts
-from translation.artifacts import not_finite
+from translation.artifacts import Tensors, not_finite
 from translation.cards import FILE, RESTORE, Card, read_card
 from translation.data.tokenizer import Tokenizer
 from translation.decoding.ensemble import Ensemble
@@ -26,6 +25,8 @@ KINDS: Mapping[str, type[NetworkConfig]] = {
     "transformer": TransformerConfig,
     "rnn": RecurrentConfig,
 }
+
+TOKENIZERS = ("source.model", "target.model")
 
 # tiny has the sizes of Wu et al. (ACL 2021) for Multi30k, base and big are those of Vaswani et al.
 SIZES: Mapping[str, Mapping[str, Any]] = {
@@ -134,14 +135,27 @@ def save_model(folder: Path, model: Model) -> Card:
         )
 
     parameters = dict(model.network.named_parameters())
-    tokenizers = (model.source, model.target)
-    card = replace(
-        model.card,
-        weights_hash=artifacts.hash_of(parameters, {}),
-        vocabularies=tuple(b64encode(tokenizer.model).decode() for tokenizer in tokenizers),
-    )
-    artifacts.write(folder / FILE, parameters, asdict(card))
+    card = replace(model.card, weights_hash=artifacts.hash_of(parameters, {}))
+    tokenizers = tokenizer_tensors(model.source, model.target)
+    artifacts.write(folder / FILE, parameters | tokenizers, asdict(card))
     return read_card(folder)
+
+
+def tokenizer_tensors(source: Tokenizer, target: Tokenizer) -> Tensors:
+    """Return the bytes of two tokenizers as tensors, by name."""
+    return {
+        name: torch.frombuffer(bytearray(tokenizer.model), dtype=torch.uint8)
+        for name, tokenizer in zip(TOKENIZERS, (source, target), strict=True)
+    }
+
+
+def tokenizers_in(tensors: Tensors) -> tuple[Tokenizer, Tokenizer]:
+    """Return the tokenizers of `tokenizer_tensors`, one object if they are equal.
+
+    Raises KeyError if one is missing, RuntimeError if SentencePiece cannot read it.
+    """
+    source, target = (Tokenizer(tensors[name].numpy().tobytes()) for name in TOKENIZERS)
+    return source, source if target.digest == source.digest else target
 
 
 def load_model(folder: Path, device: torch.device) -> Model:
@@ -152,18 +166,17 @@ def load_model(folder: Path, device: torch.device) -> Model:
     """
     card = read_card(folder)
     file = folder / FILE
-    weights, _ = artifacts.read(file)
-    try:
-        vocabularies = [b64decode(vocabulary) for vocabulary in card.vocabularies]
-    except ValueError:  # damaged base64
-        vocabularies = []
-    hashes = tuple(sha256(vocabulary).hexdigest() for vocabulary in vocabularies)
+    tensors, _ = artifacts.read(file)
+    weights = {name: tensor for name, tensor in tensors.items() if name not in TOKENIZERS}
+    hashes = None
+    with suppress(KeyError, RuntimeError):  # without a tokenizer that can be read
+        source, target = tokenizers_in(tensors)
+        hashes = (source.digest, target.digest)
     if (artifacts.hash_of(weights, {}), hashes) != (card.weights_hash, card.tokenizer_hashes):
         raise TranslationError(
             f"{file} is not that of the training run, or was damaged since: restore it from a "
             "backup, or train the model again"
         )
-    source, target = (Tokenizer(vocabulary) for vocabulary in vocabularies)
     seeds = card.made["seeds"]
     try:
         networks = [build_network(card.kind, card.network) for _ in range(seeds)]
@@ -178,5 +191,5 @@ def load_model(folder: Path, device: torch.device) -> Model:
         card=card,
         network=network.to(device).eval(),
         source=source,
-        target=source if target.digest == source.digest else target,
+        target=target,
     )

@@ -14,7 +14,7 @@ from translation import artifacts
 from translation.artifacts import ArtifactError, Tensors, prefixed, under
 from translation.data.corpus import Corpus, Examples, Rules, Sentences, check_languages, clean
 from translation.data.tokenizer import Tokenizer
-from translation.models import size_for
+from translation.models import size_for, tokenizer_tensors, tokenizers_in
 from translation.recipes import Recipe
 
 FILE = "corpus.safetensors"
@@ -59,10 +59,7 @@ def cache_corpus(
     with suppress(ArtifactError, KeyError, RuntimeError):  # the file is missing or damaged
         tensors, card = artifacts.read(folder / FILE)
         if card["key"] == key:
-            source = Tokenizer(tensors["source.model"].numpy().tobytes())
-            target = source
-            if not recipe.joint:
-                target = Tokenizer(tensors["target.model"].numpy().tobytes())
+            source, target = tokenizers_in(tensors)
             return CachedCorpus(
                 size=card["size"],
                 source=source,
@@ -75,8 +72,7 @@ def cache_corpus(
     artifacts.write(
         folder / FILE,
         {
-            "source.model": _tensor_of(cached.source),
-            "target.model": _tensor_of(cached.target),
+            **tokenizer_tensors(cached.source, cached.target),
             **prefixed("train.", _tensors(cached.training)),
             **prefixed("validation.", _tensors(cached.validation)),
         },
@@ -114,10 +110,6 @@ def _encoded(
         validation=clean(recipe.validation.pairs(), source, target, KEEP_ALL, "[validation]"),
         corpus_hash=corpus_hash,
     )
-
-
-def _tensor_of(tokenizer: Tokenizer) -> torch.Tensor:
-    return torch.frombuffer(bytearray(tokenizer.model), dtype=torch.uint8)
 
 
 def _tensors(examples: Examples) -> Tensors:
