@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -15,7 +14,6 @@ from db.read import query, read
 from db.rows import prices
 from db.rows import runs as stored_runs
 from db.save import save
-from dtml import training
 from dtml.errors import DtmlError, UsageError
 from dtml.prices.sessions import previous_session, sessions_between
 from flows.markets.opened import RunRequest
@@ -32,11 +30,9 @@ from flows.studies.backtest import (
     one_by_one,
     open_backtest,
     run_fold,
-    run_seed,
 )
 from flows.studies.study import run_study
 from tests.support.backtest_market import FIRST, LAST, backtest_of, context_of
-from tests.support.bounds import assert_arrays_close_in_float32
 from tests.support.commands import Command
 from tests.support.nights import BARS
 from tests.support.stores import counts
@@ -186,22 +182,6 @@ def test_a_warm_start_goes_on_from_the_fold_before(run_request: RunRequest) -> N
         open_backtest(warm, backtest_of(warm).plan, workers=2)
 
 
-@pytest.mark.soak
-def test_attention_is_kept_for_the_days_asked_for(run_request: RunRequest) -> None:
-    backtest = backtest_of(run_request)
-    run_study(backtest)
-    run_study(replace(backtest, attention=[date(2024, 3, 6)]))
-    with reading(backtest.context.engine) as conn:
-        run_id = read(conn, "backtest_fold", backtest_id=backtest.id)["run_id"].iloc[0]
-        seen = read(conn, "attention_weight", columns="target, symbol, weight", run_id=run_id)
-    assert set(seen["target"].dt.date) == {date(2024, 3, 6)}
-    assert_arrays_close_in_float32(seen.groupby("symbol")["weight"].sum(), 1)
-    assert seen["symbol"].nunique() == 8
-    for day in (date(2024, 3, 9), date(2024, 4, 1)):  # a Saturday, and a day outside the span
-        with pytest.raises(UsageError, match=f"{day}"):
-            open_backtest(run_request, backtest.plan, attention=[day])
-
-
 def test_spans_that_cannot_be_walked_are_the_users_mistake(run_request: RunRequest) -> None:
     for changes, said in (
         ({"last": date(2024, 6, 20)}, r"2024-05-31.*2024-06-20"),
@@ -223,25 +203,6 @@ def test_spans_that_cannot_be_walked_are_the_users_mistake(run_request: RunReque
     assert backtest_of(run_request, first=possible).folds
     with pytest.raises(UsageError, match=f"choose --from {possible} or later"):
         backtest_of(run_request, first=previous_session("XNYS", possible))
-
-
-@pytest.mark.soak
-def test_a_fold_whose_seeds_were_trained_apart_trains_nothing_and_says_the_same(
-    run_request: RunRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def trains(*_: object) -> None:
-        raise AssertionError("a step of a seed that was trained")
-
-    backtest = backtest_of(run_request)
-    (job, *_) = backtest.jobs
-    seeds = backtest.context.experiment.seeds
-    assert seeds > 1
-    whole = run_fold(job).predictions
-    monkeypatch.setenv("DTML_DATA", str(tmp_path / "anew"))
-    for seed in reversed(range(seeds)):
-        run_seed(job, seed)
-    monkeypatch.setattr(training, "_step", trains)
-    pd.testing.assert_frame_equal(run_fold(job).predictions, whole, check_exact=True)
 
 
 @pytest.mark.soak

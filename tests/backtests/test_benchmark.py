@@ -2,7 +2,6 @@
 is read once, what is kept.
 """
 
-from contextlib import nullcontext
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -21,7 +20,7 @@ from dtml.baselines.stocknet import StockNetConfig
 from dtml.errors import DtmlError, UsageError
 from dtml.model import ModelConfig
 from dtml.published import SETS, Figure, PublishedSet, Recipe, grid, shortened
-from dtml.training import Epoch, Member, TrainingConfig
+from dtml.training import TrainingConfig
 from flows.commands.benchmark import require_index_with_prices, run_published
 from flows.markets.opened import RunRequest
 from flows.nightly.context import MarketContext
@@ -87,11 +86,6 @@ def _measure_in(folder: Path, context: MarketContext) -> None:
 def _measure(context: MarketContext) -> None:
     fetch_bars(context, AS_OF)
     run_study(PublishedExperiment(context, PAPER, seeds=(0, 1)))
-
-
-def interrupt(member: Member, epoch: Epoch) -> None:
-    if isinstance(member.model, ModelConfig) and epoch.number == 2:
-        raise KeyboardInterrupt
 
 
 @pytest.mark.soak
@@ -197,23 +191,6 @@ def test_a_set_that_is_known_to_end_early_is_scored_to_its_last_bar_and_says_so(
     fetch_bars(whole, AS_OF)
     # more of the test span is another test
     assert PublishedExperiment(whole, paper, seeds=(0,)).id != found.row["id"]
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_a_second_benchmark_of_a_set_says_that_it_is_one_and_a_continued_one_names_no_time(
-    measured: PublishedExperiment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = run_study(measured)
-    assert (first.number, first.row["seconds"] > 0) == (1, True)
-    other = PublishedExperiment(measured.context, DTML_ALONE, seeds=(1, 2))
-    with monkeypatch.context() as patch:
-        patch.setattr(published, "training_progress", lambda *_: nullcontext(interrupt))
-        with pytest.raises(KeyboardInterrupt):
-            run_study(other)
-    second = run_study(other)
-    assert (second.number, second.row["seconds"]) == (2, None)
-    assert "was read 2 times" in page_of("benchmark", second.row).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)

@@ -15,7 +15,6 @@ from dtml.prices.sessions import sessions_between
 from flows.studies import csi300
 from flows.studies.csi300 import Csi300, Files, Table
 from flows.studies.study import run_study
-from tests.support.commands import Command
 
 STOCKS = [f"SH60{number:04d}" for number in range(14)]
 LISTED = 13  # constituents on each session
@@ -80,24 +79,6 @@ def test_our_rankers_stand_beside_the_published_figures_and_what_differs_is_said
     assert published[1:] == (".0469", ".3877", ".0448", ".3660")
     again = run_study(Csi300(files, (), 1))
     assert again.row["read_at"] == found.row["read_at"]  # stored, and not made again
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_a_network_is_trained_on_what_was_known_before_the_test(files: Files) -> None:
-    found = run_study(Csi300(files, ("alstm",), 1))
-    (network,) = found.row["config"]["networks"]
-    validated = (DAYS >= "2015-06-01") & (DAYS <= "2015-12-31")
-    assert network["validation"] == validated.sum()
-    scores = found.scores.query("slice == 'all'").set_index("predictor")
-    assert scores["days"]["alstm_relative"] == scores["days"]["ridge"]
-    assert np.isfinite(scores["rank_ic"]["alstm_relative"])
-
-
-def test_the_files_of_the_benchmark_are_asked_for_by_name(command: Command) -> None:
-    code, _, complaint = command("benchmark", "csi300")
-    assert code == 2
-    assert "csi300 needs three files" in complaint
 
 
 def test_the_correlation_of_a_day_is_pearson_s_on_the_stocks_that_have_both() -> None:

@@ -12,7 +12,6 @@ from scipy.stats import spearmanr
 from dtml.evaluation.breakdowns import (
     ROLLING_SESSIONS,
     TrackRecord,
-    confusion_by_stock,
     rolling_figures,
     slice_scores,
 )
@@ -28,7 +27,6 @@ MOVEMENT[3, 2] = np.nan
 MODEL = np.where(GENERATOR.random((97, 5)) < 0.9, GENERATOR.random((97, 5)) < 0.5, np.nan).astype(
     float
 )
-CALLS = {"dtml": MODEL, "always_up": np.ones((97, 5))}
 FOLD = np.repeat([1, 2, 3], [40, 40, 17])
 RECORD = TrackRecord(
     probability=0.1 + 0.8 * MODEL,
@@ -112,14 +110,6 @@ def test_an_order_is_scored_as_the_correlation_of_ranks_of_each_day() -> None:
         ("year", "2023"),
         ("year", "2024"),
     }
-
-
-def test_every_predictor_is_scored_on_the_stock_days_that_all_of_them_called() -> None:
-    counts = confusion_by_stock(CALLS, MOVEMENT, "all")
-    assert (counts.sum(axis=(0, 2, 3)) == np.isfinite(MODEL * MOVEMENT).sum()).all()
-    paper = confusion_by_stock(CALLS, MOVEMENT, "published")
-    large = (MOVEMENT >= 0.0055) | (MOVEMENT <= -0.005)
-    assert paper[:, 0].sum() == (large & np.isfinite(MODEL)).sum()
 
 
 def test_a_rolling_score_is_that_of_its_last_quarter() -> None:

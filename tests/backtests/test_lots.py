@@ -66,12 +66,3 @@ def test_a_capital_that_suffices_buys_every_whole_lot_of_the_weights() -> None:
         rates=(0.001, 0.002),
     )
     assert made.tolist() == [10, 40, 5000]
-
-
-def test_rounding_costs_no_lot() -> None:
-    assert whole_lots(np.array([0.1 + 0.2, 0.7 * 10, 3.0 - 1e-12, 2.9999]) * 10, 1).tolist() == [
-        3,
-        70,
-        30,
-        29,
-    ]

@@ -15,10 +15,6 @@ from dtml.backtest.performance import (
     session_sharpe,
     sharpe,
 )
-from dtml.backtest.portfolio import Strategy, follow
-from dtml.backtest.quotes import Quotes
-from dtml.evaluation.metrics import MINIMUM_DAYS
-from dtml.markets.definition import Costs
 from tests.support.bounds import as_printed, in_float64
 
 DAYS, RESAMPLES = 300, 499
@@ -73,35 +69,12 @@ def test_a_loss_on_the_first_day_is_a_drawdown() -> None:
     assert drawdown(np.array([-0.2, 0.1])) == in_float64([-0.2, -0.12])
 
 
-def test_at_the_break_even_cost_nothing_is_left_of_the_mean_return() -> None:
-    generator = np.random.default_rng(1)
-    price = 100 * np.exp(0.01 * generator.standard_normal((53, 7)).cumsum(axis=0))
-    quotes = Quotes(pd.bdate_range("2021-01-01", periods=53), price, price, tuple("ABCDEFG"))
-    weights = generator.normal(0, 0.1, (53, 7))
-
-    def earned(commission: float) -> pd.DataFrame:
-        costs = Costs(commission, 0.0, 50.0)
-        return follow(weights, quotes.sessions, quotes, Strategy("weighted", costs=costs))
-
-    weights *= np.sign(earned(0.0)["gross"].mean())  # so that there is something to lose
-    cost = performance(earned(0.0), trials=[0.1], resamples=RESAMPLES).break_even
-    assert cost > 0
-    assert earned(cost)["net"].mean() == in_float64(0)
-
-
 def test_without_trading_there_is_no_break_even_and_without_variation_no_sharpe() -> None:
     idle = track_of(np.zeros(DAYS), turnover=0.0)
     found = performance(idle, trials=[np.nan, 0.1], resamples=RESAMPLES)
     of_variation = (found.sharpe, found.sharpe_low, found.sharpe_high, found.deflated_sharpe)
     assert np.isnan([found.break_even, *of_variation]).all()
     assert (found.annual_return, found.annual_volatility, found.max_drawdown) == (0, 0, 0)
-
-
-def test_below_the_minimum_of_days_there_is_no_interval(net: np.ndarray) -> None:
-    few = performance(track_of(net[: MINIMUM_DAYS - 1]), trials=[0.1], resamples=RESAMPLES)
-    enough = performance(track_of(net[:MINIMUM_DAYS]), trials=[0.1], resamples=RESAMPLES)
-    assert np.isnan([few.sharpe_low, few.sharpe_high]).all()
-    assert enough.sharpe_low < enough.sharpe < enough.sharpe_high
 
 
 def test_the_interval_of_the_sharpe_ratio_holds_the_true_one_about_95_times_in_100() -> None:

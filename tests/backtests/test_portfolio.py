@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dtml.backtest.portfolio import Strategy, equal_weight_track, follow, index_track, positions
+from dtml.backtest.portfolio import Strategy, follow, positions
 from dtml.backtest.quotes import Quotes
 from dtml.errors import DtmlError
 from dtml.markets.definition import FREE, Costs
@@ -110,27 +110,6 @@ def test_three_stocks_and_three_days_by_hand() -> None:
         assert track[name].tolist() == in_float64(column), name
 
 
-def test_filled_at_the_close_an_oracle_earns_the_mean_of_the_labels(quotes: Quotes) -> None:
-    # the label of as_of is the return to the close of target
-    movement = quotes.close[1:] / quotes.close[:-1] - 1
-    strategy = Strategy("long", "close", top=3, max_weight=1.0, costs=FREE)
-    track = follow(positions(0.5 + movement, strategy), CALENDAR[:-1], quotes, strategy)
-    assert list(track["session"]) == list(CALENDAR[:-1])
-    assert track["net"].to_numpy() == in_float64(np.sort(movement, axis=1)[:, -3:].mean(axis=1))
-    equal = equal_weight_track(movement, CALENDAR[:-1], quotes, "close")
-    assert equal["net"].to_numpy() == in_float64(movement.mean(axis=1))
-
-
-@pytest.mark.parametrize("fill", FILLS)
-def test_the_index_is_bought_once_and_held(fill: str, quotes: Quotes) -> None:
-    index = replace(quotes, open=quotes.open[:, :1], close=quotes.close[:, :1], symbols=("I",))
-    track = index_track(index, CALENDAR, fill)
-    price = index.fills(fill)[int(fill == "next_open") :, 0]
-    assert (1 + track["net"]).cumprod().to_numpy() == in_float64(price[1:] / price[0])
-    assert track["turnover"].tolist() == in_float64([1] + [0] * (len(track) - 1))
-    assert (track["net"] == track["gross"]).all()
-
-
 @pytest.mark.parametrize("fill", FILLS)
 def test_prices_after_the_exit_change_no_earlier_row(
     fill: str, probability: np.ndarray, quotes: Quotes
@@ -150,15 +129,6 @@ def test_prices_after_the_exit_change_no_earlier_row(
         after = follow(weights, CALENDAR, replace(quotes, open=opened, close=closed), strategy)
         count = int((before["session"] < CALENDAR[exit_session]).sum())
         pd.testing.assert_frame_equal(after[:count], before[:count])
-
-
-def test_the_last_prediction_has_no_row_until_its_exit_is_known(quotes: Quotes) -> None:
-    strategy = Strategy("long", top=3, max_weight=1.0)
-    weights = positions(np.random.default_rng(6).random((SESSIONS, STOCKS)), strategy)
-    track = follow(weights, CALENDAR, quotes, strategy)
-    assert track["session"].iloc[-1] == CALENDAR[-2]
-    quotes.open[-1], quotes.close[-1] = NAN, NAN  # a session of the calendar that is still to come
-    pd.testing.assert_frame_equal(follow(weights, CALENDAR, quotes, strategy), track[:-1])
 
 
 @pytest.mark.parametrize("fill", FILLS)
@@ -262,23 +232,6 @@ def test_a_position_follows_a_recorded_split_that_the_price_does_not_reflect(fil
     assert (track[["settled", "unbooked"]] == 0).all(axis=None)
 
 
-def test_a_split_that_the_price_reflects_changes_nothing() -> None:
-    quotes = of_one_stock([100.0] * 3, [100.0, 103, 105], split=(1, 2.0))
-    assert quotes.close[:, 0].tolist() == [100, 103, 105]
-
-
-def test_a_leap_and_its_way_back_leave_what_was_there_before() -> None:
-    """Refused on the way up and down, as by an error of a session, or accepted
-    between them at the wrong price.
-    """
-    for wrong, settled in ((1, 1), (3, 2)):
-        price = [100.0] * 3 + [1000.0] * wrong + [100.0] * (6 - wrong)
-        quotes = of_one_stock(price, price)
-        track = follow(np.full((8, 1), 0.1), CALENDAR[:8], quotes, Strategy("long", costs=FREE))
-        assert (track["gross"] == 0).all()
-        assert track["settled"].sum() == settled
-
-
 def test_an_open_far_from_the_closes_around_it_is_no_price_to_trade_at() -> None:
     """Bought at 100 on session 1 and sold at 101 on session 4, the first open
     after the wrong one.
@@ -290,11 +243,6 @@ def test_an_open_far_from_the_closes_around_it_is_no_price_to_trade_at() -> None
     assert track["gross"].sum() == in_float64(0.005)
     assert track.loc[CALENDAR[3], ["turnover", "settled", "unbooked"]].tolist() == [0, 0, 0]
     assert track.loc[CALENDAR[4], "turnover"] == in_float64(0.505 / 1.005)
-
-
-def test_a_refused_bar_that_the_source_explained_later_is_no_break() -> None:
-    """A restated history has a good bar on that session: the earlier finding says nothing of it."""
-    assert not of_one_stock([100.0] * 5, 100.0, refused=REFUSED).breaks.any()
 
 
 def test_a_portfolio_that_loses_all_equity_says_when() -> None:

@@ -4,8 +4,6 @@ order that validation days choose.
 
 from dataclasses import asdict, replace
 from datetime import date
-from fractions import Fraction
-from itertools import chain, repeat
 
 import numpy as np
 import pandas as pd
@@ -14,14 +12,10 @@ import pytest
 from dtml.backtest.portfolio import Strategy, equal_weight_track, follow, follow_on
 from dtml.backtest.quotes import Quotes
 from dtml.backtest.turnover import (
-    BANDED,
-    BANDS,
     DAILY,
     EQUAL,
     VERSIONS,
     after_costs,
-    strategy_of,
-    target_of_night,
     targets,
     track_of,
 )
@@ -107,36 +101,6 @@ def test_what_is_kept_is_not_traded_while_it_is_held() -> None:
     assert made.held == in_float64(np.array([[0.5, 0.5], [2 / 3, 1 / 3], [0.5, 0.5]]))
 
 
-@pytest.mark.soak
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "trading", [Trading(top=3), Trading(top=3, smooth=5), Trading(top=3, smooth=3, band=2.0)]
-)
-def test_nights_that_follow_one_by_one_earn_what_the_whole_earns_to_the_last_bit(
-    trading: Trading,
-) -> None:
-    whole = track_of(SCORES, SESSIONS[:-1], QUOTES, trading)
-    aimed, aims, held, rows = np.zeros(12, dtype=bool), [], None, []
-    for night in range(len(SCORES)):
-        aims.append(
-            target_of_night(SCORES[max(0, night + 1 - trading.smooth) : night + 1], trading, aimed)
-        )
-        aimed = aims[-1][0] > 0
-        if night:
-            weights, kept = (np.array(each) for each in zip(*aims[-2:], strict=True))
-            made = follow_on(
-                weights,
-                SESSIONS[night - 1 : night + 1],
-                QUOTES,
-                strategy_of(trading),
-                kept=kept,
-                held_before=held,
-            )
-            rows.append(made.track[:1])
-            held = made.held[0]
-    pd.testing.assert_frame_equal(pd.concat(rows, ignore_index=True), whole, check_exact=True)
-
-
 def test_a_third_of_the_stocks_is_held_at_most_and_a_day_without_an_order_holds_what_was() -> None:
     scores = np.array([[3.0, 2, 1, 0, NAN, NAN, 5], [NAN] * 7, [1.0, 2, 3, 4, NAN, 0, 0]])
     made = targets(scores, Trading(top=20, band=2.0))
@@ -152,52 +116,6 @@ def test_a_third_of_the_stocks_is_held_at_most_and_a_day_without_an_order_holds_
         0,
         0,
     ]
-
-
-def exact_ranks(scores: np.ndarray) -> list[Fraction | None]:
-    """The scaled ranks of a day without rounding; None for a stock without a score."""
-    known = scores[np.isfinite(scores)].tolist()
-    below = [sum(other < score for other in known) for score in scores]
-    equal = [known.count(score) - 1 for score in scores]
-    others = max(len(known) - 1, 1)
-    return [
-        Fraction(2 * less + same, 2 * others) - Fraction(1, 2) if np.isfinite(score) else None
-        for score, less, same in zip(scores, below, equal, strict=True)
-    ]
-
-
-def exact_holdings(scores: np.ndarray, trading: Trading) -> list[list[int]]:
-    """The stocks to hold after each day, by their mean ranks in fractions; of equals the first."""
-    ranks, held, days = [exact_ranks(day) for day in scores], [], []
-    for day, today in enumerate(ranks):
-        means = {}
-        for stock in [stock for stock, rank in enumerate(today) if rank is not None]:
-            nights = [night[stock] for night in ranks[max(0, day + 1 - trading.smooth) : day + 1]]
-            known = [rank for rank in nights if rank is not None]
-            means[stock] = sum(known, Fraction(0)) / len(known)
-        order = sorted(means, key=lambda stock: (-means[stock], stock))
-        most = min(trading.top, max(1, len(order) // 3))
-        kept = [stock for stock in order[: int(trading.band * most)] if stock in held]
-        kept = kept if trading.band > 1 else []
-        new = [stock for stock in order if stock not in kept]
-        held = sorted(kept + new[: max(0, most - len(kept))])
-        days.append(held)
-    return days
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("band", [1.0, 2.0])
-@pytest.mark.parametrize("smooth", [1, 3, 5, 7])
-@pytest.mark.parametrize("values", [1, 4, 1000])
-def test_of_stocks_with_equal_mean_ranks_the_first_is_held(
-    smooth: int, band: float, values: int
-) -> None:
-    drawn = np.random.default_rng([smooth, values])
-    scores = drawn.integers(values, size=(61, 37)).astype(float)
-    scores[drawn.random(scores.shape) < 0.02] = NAN
-    trading = Trading(top=5, smooth=smooth, band=band)
-    held = [np.flatnonzero(day).tolist() for day in targets(scores, trading)[0]]
-    assert held == exact_holdings(scores, trading)
 
 
 def test_a_stock_without_a_finite_score_has_no_place() -> None:
@@ -221,49 +139,6 @@ def test_ways_to_trade_are_chosen_on_the_days_before_the_test_alone() -> None:
     pd.testing.assert_frame_equal(found[keys], other[keys])
     pd.testing.assert_frame_equal(found[is_before], other[is_before])
     assert not np.allclose(found[~is_before]["annual_return"], other[~is_before]["annual_return"])
-
-
-@pytest.mark.soak
-def test_a_way_to_trade_whose_gain_does_not_vary_is_chosen_last(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Its Sharpe ratio is NaN, with which every comparison is false: it must not be kept first."""
-    sharpes = chain([NAN, 1.0, 2.0], repeat(0.0))
-    monkeypatch.setattr("dtml.backtest.turnover.session_sharpe", lambda _gain: next(sharpes))
-    found = after_costs(SCORES, SESSIONS[:-1], QUOTES, Trading(top=3), SESSIONS[200])
-    test = found[found["span"] == "test"].set_index("version")
-    assert test.loc[BANDED, "band"] == BANDS[2]
-
-
-def test_figures_a_year_use_the_sessions_of_the_calendar() -> None:
-    usual, daily = (
-        after_costs(
-            SCORES, SESSIONS[:-1], replace(QUOTES, year=year), Trading(top=3), SESSIONS[200]
-        )
-        for year in (252, 365)
-    )
-    more = 365 / 252
-    growth = np.log1p(daily["annual_return"]) / np.log1p(usual["annual_return"])
-    assert growth.to_numpy() == in_float64(np.full(len(usual), more))
-    for figure in ("annual_volatility", "sharpe", "sharpe_low", "index_gain", "index_gain_high"):
-        known = usual[figure].notna() & (usual[figure] != 0)
-        ratio = daily.loc[known, figure] / usual.loc[known, figure]
-        assert ratio.to_numpy() == in_float64(np.full(known.sum(), more**0.5))
-    sold = -np.full((2, 12), 1 / 12)
-    usual_fee, daily_fee = (
-        follow(sold, SESSIONS[:2], replace(QUOTES, year=year), Strategy("long_short"))["borrow"]
-        for year in (252, 365)
-    )
-    assert usual_fee.to_numpy() == in_float64(daily_fee.to_numpy() * more)
-
-
-def test_where_nothing_could_be_bought_there_is_no_break_even() -> None:
-    quotes = replace(QUOTES, limit=np.ones_like(QUOTES.open))  # all open at their upper limit
-    scores = SCORES[:40]
-    rows = after_costs(scores, SESSIONS[:40], quotes, Trading(top=3), SESSIONS[0])
-    daily = rows[rows["version"] == DAILY].iloc[0]
-    assert daily["turnover"] == 0
-    assert np.isnan(daily["break_even"])
 
 
 def test_each_fact_of_a_shipped_market_has_its_source() -> None:

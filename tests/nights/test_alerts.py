@@ -68,22 +68,6 @@ def alert(message: str = "no index", kind: Any = "refused") -> Alert:
     return Alert("simulated", AS_OF, kind, message)
 
 
-@pytest.mark.soak
-def test_a_refused_night_is_told_once_and_a_complete_one_is_not(
-    context: MarketContext, hook: Webhook
-) -> None:
-    refuse(context, AS_OF)
-    refuse(context, AS_OF)
-    (said,) = hook.taken
-    assert said["title"] == "simulated 2024-07-01 refused"
-    assert said["message"].startswith("night of 2024-07-01 refused: ")
-    assert "no good bar" in said["message"]
-    assert kept(context.engine) == [("2024-07-01", "refused", True)]
-    run_night(context, AS_OF)
-    after_night(context.engine, context.name, AS_OF)
-    assert len(hook.taken) == 1
-
-
 @pytest.mark.parametrize("answer", [500, 404, 302])
 def test_what_a_webhook_does_not_take_is_kept_and_sent_with_the_next_alert(
     engine: Engine, hook: Webhook, answer: int, caplog: pytest.LogCaptureFixture

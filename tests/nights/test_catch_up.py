@@ -60,20 +60,6 @@ def restated(since: date, before: date) -> pd.DataFrame:
     return bars
 
 
-@pytest.mark.soak
-def test_the_missed_nights_are_those_since_the_first_complete_one_that_are_not_complete(
-    context: MarketContext,
-) -> None:
-    last = FOLLOWING[-1]
-    # a market without a night has missed none before it
-    assert missed_nights(context, last) == [last]
-    run_night(context, AS_OF)
-    run_night(context, FOLLOWING[1])
-    assert missed_nights(context, last) == [FOLLOWING[0], *FOLLOWING[2:]]
-    assert missed_nights(context, AS_OF) == []
-    assert missed_nights(context, date(2024, 6, 28)) == [date(2024, 6, 28)]
-
-
 def test_missed_nights_are_run_in_order_with_one_fetch_and_never_twice(
     context: MarketContext,
 ) -> None:
@@ -168,23 +154,6 @@ def test_a_night_sees_what_was_known_before_its_session_opened_where_the_store_h
     assert (made["probability"].to_numpy() == then.predictions["probability"].to_numpy()).all()
     # its bars came with the catching up
     assert nights["known_at"].iloc[2] > datetime(2026, 1, 1, tzinfo=UTC)
-
-
-@pytest.mark.soak
-def test_a_training_due_in_a_night_caught_up_sees_no_more_than_the_night(
-    context: MarketContext,
-) -> None:
-    evening = session_close("XNYS", AS_OF) + timedelta(hours=2)
-    fetch_bars(context, AS_OF, known_at=evening)
-    fetch_bars(
-        replace(context, source=FrameSource(restated(date(2024, 1, 2), AS_OF))), FOLLOWING[0]
-    )
-    catch_up(context, AS_OF)
-    with reading(context.engine) as conn:
-        (watermark,) = read(conn, "run", market=context.name, order="created_at, id")[
-            "data_watermark"
-        ]
-    assert watermark == evening
 
 
 def trained_on_later_revisions(context: MarketContext) -> tuple[datetime, str]:

@@ -14,9 +14,7 @@ from db.rows import prices
 from dtml.prices.sessions import next_session
 from flows.nightly import fetch
 from flows.nightly.context import MarketContext, read_bars
-from flows.nightly.fetch import OVERLAP, FetchResult, fetch_bars
-from flows.nightly.night import run_night
-from flows.replay import Archive, replay_of
+from flows.nightly.fetch import FetchResult, fetch_bars
 from tests.support.bounds import assert_arrays_close_in_float64
 from tests.support.nights import AS_OF, BARS, FrameSource, LimitedSource, without
 
@@ -149,16 +147,6 @@ def test_a_stock_of_which_the_first_night_heard_nothing_has_its_whole_history_af
     assert sessions_stored(context, SILENT) == sessions_stored(context, "F01B")
 
 
-def test_a_stock_whose_bars_were_all_rejected_is_asked_for_as_a_whole(
-    context: MarketContext,
-) -> None:
-    wrong = BARS.assign(high=BARS["high"].where(BARS["symbol"] != SILENT, BARS["low"] / 2))
-    fetch_bars(replace(context, source=FrameSource(wrong)), AS_OF)
-    assert sessions_stored(context, SILENT) == []
-    fetch_bars(replace(context, source=FrameSource(BARS)), NEXT)
-    assert sessions_stored(context, SILENT) == sessions_stored(context, "F01B")
-
-
 SYMBOL = "F01A"
 PRICES = ["open", "high", "low", "close", "adj_close"]
 
@@ -205,41 +193,3 @@ def test_the_second_of_two_bad_bars_is_withdrawn_when_a_good_one_comes_after_the
     pd.testing.assert_frame_equal(
         read_bars(mine, AS_OF, second, before["known_at"].max().to_pydatetime()), before
     )
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_fetches_that_begin_among_the_bad_bars_find_what_the_one_before_found(
-    context: MarketContext,
-) -> None:
-    days = sessions(OVERLAP + 6)  # each bad bar is the oldest that one of these fetches asks for
-    mine = replace(context, source=FrameSource(in_pence(days[1:3])))
-    for day in days:
-        fetch_bars(mine, day)
-    assert asked(mine, STORED) == [(str(day),) for day in days[3:]]
-    assert asked(mine, RESTATED) == [(str(days[2]), "brief_jump")]
-    told = asked(
-        mine,
-        f"select session, reason from rejected where symbol = '{SYMBOL}' order by session, reason",
-    )
-    assert told == [
-        (str(days[1]), "brief_jump"),
-        (str(days[1]), "unexplained_return"),
-        (str(days[2]), "brief_jump"),
-    ]
-    fetch_bars(mine, days[-1], whole=True)
-    assert asked(mine, RESTATED) == [(str(days[2]), "brief_jump")]
-
-
-@pytest.mark.soak
-def test_nights_before_and_after_a_withdrawal_replay_to_the_last_bit(
-    context: MarketContext, archive: Archive
-) -> None:
-    days = sessions(4)
-    mine = replace(context, source=FrameSource(in_pence(days[1:3])))
-    for day in days:
-        run_night(mine, day)
-    assert asked(mine, RESTATED) == [(str(days[2]), "brief_jump")]
-    for day in days:
-        replay = replay_of(archive, archive.night(day))
-        assert (replay.reasons, replay.inputs_equal, len(replay.differing)) == ([], True, 0)

@@ -2,39 +2,33 @@
 its reason, and never twice.
 """
 
-import logging
 import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import date, datetime
-from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import select
 
-from db.engine import reading, transaction
+from db.engine import reading
 from db.read import read, read_row, read_value
 from db.tables import UtcTimestamp, metadata
 from dtml.prices.sessions import next_session, sessions_up_to
 from flows.freezing import begin, link_of_night
-from flows.markets.opened import StoredSource
 from flows.nightly import predict
 from flows.nightly.context import MarketContext, Tonight, stored_bars
-from flows.nightly.fetch import OVERLAP, fetch_bars
+from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import (
     AFTERWARDS,
     PREDICTING,
-    PREDICTING_FROM_STORE,
     NightRefusedError,
     run_night,
 )
 from flows.nightly.predict import forecast
-from flows.nightly.report import publish_night
 from flows.nightly.train import load_model
-from flows.settings import data_folder
 from tests.support.log_lines import objects, standard_error
 from tests.support.nights import (
     AS_OF,
@@ -96,18 +90,6 @@ def test_no_price_after_as_of_moves_a_prediction(context: MarketContext) -> None
     stored = stored_predictions(context, AS_OF)
     assert (made.predictions["probability"].to_numpy() == stored["probability"].to_numpy()).all()
     assert made.known_at == of_the_night
-
-
-def test_only_what_is_missing_is_asked_for_again(context: MarketContext) -> None:
-    source = context.source
-    assert isinstance(source, FrameSource)
-    fetch_bars(context, AS_OF)
-    fetch_bars(context, AS_OF)
-    following = next_session("XNYS", AS_OF)
-    fetch_bars(context, following)
-    overlap = sessions_up_to("XNYS", AS_OF, OVERLAP)[0].date()
-    assert len(source.asked) == 2
-    assert set(source.asked[1].values()) == {overlap}
 
 
 def test_too_many_missing_stocks_refuse_the_night_and_a_few_are_listed_as_gaps(
@@ -175,22 +157,6 @@ def test_an_error_of_the_machine_ends_the_night_refused_with_its_reason(
     assert row is not None
     assert row["status"] == "refused"
     assert str(error.args[-1]) in row["reason"]
-
-
-def test_predicting_from_the_store_gives_the_night_that_fetching_gives(
-    context: MarketContext,
-) -> None:
-    after_nights(context, AS_OF)
-    following = next_session("XNYS", AS_OF)
-    fetch_bars(context, following)
-    stored = replace(context, source=StoredSource(context.engine, context.market))
-    row = run_night(stored, following, PREDICTING_FROM_STORE).row
-    assert (row["status"], row["source"], row["predictions"], row["fetched"]) == (
-        "complete",
-        "store",
-        9,
-        0,
-    )
 
 
 NEXT = date(2024, 7, 2)
@@ -286,50 +252,3 @@ def test_a_night_killed_in_any_of_its_stages_ends_as_one_that_was_not(
     found = rows_of_all_tables(context)
     for table in expected:
         pd.testing.assert_frame_equal(found[table], expected[table], obj=table)
-
-
-DAYS = [day.date() for day in sessions_up_to("XNYS", AS_OF, 2)]
-
-
-@pytest.fixture
-def nights(context: MarketContext) -> MarketContext:
-    """A market with two nights, the first one scored."""
-    after_nights(context, *DAYS)
-    return context
-
-
-def seen(page: Path) -> str:
-    return unescape(re.sub(r"<[^>]+>", "", page.read_text(encoding="utf-8")))
-
-
-@pytest.mark.soak
-def test_nothing_that_is_gone_keeps_a_night_from_its_page(
-    nights: MarketContext, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert "blank weight is unknown" not in seen(publish_night(Tonight(nights, AS_OF)))
-    for file in (data_folder() / "models").glob("*.safetensors"):
-        file.unlink()
-    with caplog.at_level(logging.WARNING):
-        file = publish_night(Tonight(nights, AS_OF))
-    words = seen(file)
-    assert "blank weight is unknown" in words  # the sources that were stored are all there is
-    assert "cannot be used: " in caplog.text
-    with transaction(nights.engine) as conn:  # a night from before there were calibrations
-        conn.execute(
-            text(
-                "update prediction set calibrated = null, lowest = null, highest = null, "
-                "rising_share = null"
-            )
-        )
-        conn.execute(text("update run set slope = null, intercept = null"))
-        for table in ("abstention_band", "abstention_count", "calibration_bin", "attention_weight"):
-            conn.execute(text(f"delete from {table}"))
-        conn.execute(text("update score set target = '2001-01-02'"))  # nothing scored for years
-    words = seen(publish_night(Tonight(nights, AS_OF)))
-    for said in (
-        "was not calibrated",
-        "No attention between stocks",
-        "nights up to 2001-01-02",
-    ):
-        assert said in words
-    assert not re.search(r"\b(nan|NaN|NaT|None)\b", words)

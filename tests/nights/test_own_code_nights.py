@@ -132,18 +132,6 @@ def test_a_night_whose_file_changed_says_so_trains_again_and_still_replays_the_o
 
 
 @pytest.mark.soak
-def test_a_night_without_its_file_uses_the_code_of_its_training_and_says_so(
-    owned: MarketContext, mine: Path
-) -> None:
-    run_night(owned, AS_OF)
-    mine.unlink()
-    never = replace(owned, market=replace(owned.market, retrain="never"))
-    run_night(never, TARGET)
-    assert len(said(never, next_session("XNYS", TARGET))) == 9
-    assert "code cannot be read" in str(reason(never, TARGET))
-
-
-@pytest.mark.soak
 def test_code_that_came_with_a_store_does_not_run_until_its_reader_lets_it(
     owned: MarketContext, mine: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

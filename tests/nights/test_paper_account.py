@@ -13,24 +13,19 @@ import pandas as pd
 import pytest
 
 from db.engine import reading, transaction
-from db.read import read, read_value
 from db.rows import paper_account, rankings
 from db.save import save
 from dtml.backtest.turnover import track_of
-from dtml.errors import DtmlError
 from dtml.experiments import vary
-from dtml.features import FEATURES
 from dtml.markets.definition import Trading
 from dtml.prices.sessions import next_session, sessions_up_to
 from flows.nightly import paper
 from flows.nightly.context import MarketContext, Tonight, quotes_of, read_bars
 from flows.nightly.fetch import fetch_bars
-from flows.nightly.night import run_night
-from flows.nightly.paper import Orders, follow_rankings, next_orders
+from flows.nightly.paper import follow_rankings
 from tests.support.benchmark_rows import ranker
-from tests.support.bounds import assert_arrays_close_in_float64, in_float64
+from tests.support.bounds import assert_arrays_close_in_float64
 from tests.support.commands import Command
-from tests.support.nights import AS_OF
 
 # A fill is decided by 60 sessions before it: there are more nights than that, among them a split
 # and two opens without a price. A few are enough for what depends on the newest alone.
@@ -83,23 +78,6 @@ def followed(context: MarketContext, nights: int) -> None:
     for night in range(nights):
         say(context, night)
         follow_rankings(Tonight(context, NIGHTS[night].date()))
-
-
-def wanted_of(context: MarketContext) -> pd.DataFrame:
-    """What the newest night wants held, by symbol."""
-    with reading(context.engine) as conn:
-        target = read_value(conn, "target_position", "target", market=context.name, order="-target")
-        rows = read(conn, "target_position", market=context.name, target=target)
-    return rows.set_index("symbol")
-
-
-def orders_of(
-    context: MarketContext, capital: float, held: "pd.Series[float] | None" = None
-) -> Orders:
-    with reading(context.engine) as conn:
-        found = next_orders(conn, context.market, capital, held)
-    assert found is not None
-    return found
 
 
 def backtest(context: MarketContext, *without: int) -> pd.DataFrame:
@@ -157,49 +135,6 @@ def test_a_night_that_ends_between_any_two_steps_loses_no_order_and_books_none_t
     assert_as(account(traded), backtest(traded), FEW)
 
 
-@pytest.mark.soak
-def test_a_session_without_an_order_keeps_what_is_held(traded: MarketContext) -> None:
-    refused = (4, 5, 8)
-    for night in range(FEW):
-        if night not in refused:
-            say(traded, night)
-            follow_rankings(Tonight(traded, NIGHTS[night].date()))
-    found = account(traded)
-    assert_as(found, backtest(traded, *refused), FEW)
-    assert (found.loc[list(refused), "turnover"] == 0).all()
-
-
-@pytest.mark.soak
-def test_orders_lead_from_what_is_held_to_what_the_newest_night_wants(
-    traded: MarketContext,
-) -> None:
-    traded = replace(traded, market=replace(traded.market, trading=replace(TRADING, lot=10)))
-    followed(traded, FEW)
-    found = orders_of(traded, 100_000.0)
-    mine = orders_of(traded, 100_000.0, pd.Series({"L01": 25.0, "L02": 0.0}))
-    wanted = wanted_of(traded)
-    bars = read_bars(traded, NIGHTS[FEW - 1].date(), NIGHTS[FEW - 1].date()).set_index("symbol")
-    buys = mine.rows[mine.rows["side"] == "buy"].set_index("symbol")
-    assert set(buys.index) <= set(wanted.index)
-    assert (buys["shares"] % 10 == 0).all()
-    assert buys["price"].to_numpy() == in_float64(bars.loc[buys.index, "close"])
-    share = wanted["weight"].reindex(buys.index)
-    room = share * 100_000 / buys["price"] - buys["shares"] - (buys.index == "L01") * 25
-    assert ((room >= -1e-9) & (room < 20)).all()  # a lot too few at most, and a lot in hand
-    assert buys["cost"].to_numpy() == in_float64(buys["value"] * 12e-4)
-    if "L01" not in set(wanted.index):
-        sold = mine.rows.set_index("symbol").loc["L01"]
-        assert (sold["side"], sold["shares"], sold["cost"]) == (
-            "sell",
-            25,
-            in_float64(sold["value"] * 27e-4),
-        )
-    assert 0 <= mine.cash < 0.1 * 100_000
-    assert found.rows["value"].sum() < mine.rows["value"].sum(), (
-        "the account holds some of it already"
-    )
-
-
 def test_a_file_of_positions_is_read_to_the_letter(
     tmp_path: Path, command: Command, traded: MarketContext
 ) -> None:
@@ -231,14 +166,6 @@ def test_a_file_of_positions_is_read_to_the_letter(
     assert command(*asked)[0] == 0
 
 
-def test_orders_of_stocks_without_a_close_are_refused(traded: MarketContext) -> None:
-    with reading(traded.engine) as conn:
-        assert next_orders(conn, traded.market, 1000.0) is None
-    followed(traded, 1)
-    with pytest.raises(DtmlError, match="close of GONE from"):
-        orders_of(traded, 1000.0, pd.Series({"GONE": 3.0}))
-
-
 def test_skill_lasts_since_its_interval_has_lain_above_0(traded: MarketContext) -> None:
     lows = [np.nan, 0.01, -0.01, 0.01, 0.02, 0.03]
     rows = pd.DataFrame({"target": NIGHTS[: len(lows)], "rank_ic_low": lows}).assign(
@@ -250,19 +177,3 @@ def test_skill_lasts_since_its_interval_has_lain_above_0(traded: MarketContext) 
         assert rankings.lasting_skill(*asked, NIGHTS[5].date()) == NIGHTS[3].date()
         assert rankings.lasting_skill(*asked, NIGHTS[2].date()) is None
         assert rankings.lasting_skill(*asked, NIGHTS[1].date()) == NIGHTS[1].date()
-
-
-@pytest.mark.soak
-def test_a_night_says_what_to_hold_and_whether_its_inputs_drifted(context: MarketContext) -> None:
-    context = replace(context, experiment=vary(context.experiment, {"train_sessions": 400}))
-    days = [day.date() for day in sessions_up_to("XNYS", AS_OF, 3)]
-    for day in days:
-        night = run_night(context, day)
-    run_night(context, days[-1])  # a complete night adds nothing
-    with reading(context.engine) as conn:
-        aims = read(conn, "target_position", market=context.name)
-        told = read(conn, "drift", market=context.name, as_of=days[-1], order="measure")
-    assert aims["target"].nunique() == 3
-    assert set(told["measure"]) >= {*FEATURES, "stock-day", "coverage"}
-    assert len(account(context)) == 1
-    assert f"in {len(told)} measures" in night.report.read_text(encoding="utf-8")

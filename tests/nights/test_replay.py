@@ -5,7 +5,6 @@ what was changed is found and named.
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -48,7 +47,6 @@ from tests.support.nights import (
     after_nights,
     receipt_of,
     small_market,
-    without,
 )
 from tests.support.stores import counts
 
@@ -106,20 +104,6 @@ def test_a_night_replays_equal_after_later_nights_a_training_and_another_list(
 
 
 @pytest.mark.soak
-def test_a_night_with_gaps_leaves_out_the_same_stocks_again(
-    context: MarketContext, archive: Archive
-) -> None:
-    broken = without(BARS, ["L02"])
-    row = run_night(replace(context, source=FrameSource(broken)), AS_OF).row
-    assert row["status"] == "complete_with_gaps"
-    fetch_bars(context, FOLLOWING)  # brings the bar that was missing
-    found = replayed(archive)
-    assert_equal(found)
-    assert found.left_out == found.left_out_again == ["L02"]
-    assert "L02" in set(replayed(archive, known_at=LATER).predictions["symbol"])
-
-
-@pytest.mark.soak
 def test_a_fetch_that_began_before_a_night_and_ended_after_it_changes_nothing_of_it(
     context: MarketContext, archive: Archive
 ) -> None:
@@ -172,39 +156,6 @@ def test_what_was_changed_is_found_and_named(
             conn.execute(text("delete from attention_weight"))
         assert conn.execute(text(changed)).rowcount > 0
     assert any(re.search(CHANGED[changed], reason) for reason in replayed(archive).reasons)
-
-
-@pytest.mark.soak
-def test_an_exchanged_checkpoint_is_found_and_the_other_nights_go_on(
-    context: MarketContext, command: Command, archive: Archive
-) -> None:
-    first = run_night(context, AS_OF).row["run_id"]
-    train_model(Tonight(context, FOLLOWING))
-    second = run_night(context, FOLLOWING).row["run_id"]
-    models = data_folder() / "models"
-    shutil.copy(models / f"{second}.safetensors", models / f"{first}.safetensors")
-    assert "changed or damaged" in str(replayed(archive).failure)
-    code, said, error = command("replay", "simulated", "--all", "--device", "cpu")
-    assert code == 1
-    assert "2 nights replayed" in said
-    assert "1 equal to the" in said
-    assert "1 of 2 nights" in error
-    assert f"not reproduced: {AS_OF}; `dtml replay" in error
-
-
-@pytest.mark.soak
-def test_a_replay_at_another_moment_shows_both_predictions_and_what_was_restated(
-    context: MarketContext, command: Command
-) -> None:
-    run_night(context, AS_OF)
-    fetch_bars(replace(context, source=FrameSource(restated_bars())), FOLLOWING)
-    asked = ("--as-of", str(AS_OF), "--known-at", "2124-01-01", "--device", "cpu", "--json")
-    code, said, _ = command("replay", "simulated", *asked)
-    document = json.loads(said)
-    assert code == 0
-    assert document["equal"] is False
-    assert document["bars_since"]["restated"] > 9 * 20
-    assert {"symbol", "probability", "replayed_probability"} <= set(document["predictions"][0])
 
 
 def test_nothing_is_written_by_a_replay(

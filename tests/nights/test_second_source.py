@@ -220,22 +220,6 @@ def test_a_second_source_that_fails_ends_no_fetch_and_is_said(
     assert said_in_status(mine) == f"files failed: {comparison['failure']}"
 
 
-@pytest.mark.soak
-def test_a_night_whose_second_source_fails_is_complete_and_says_so_once(
-    context: MarketContext, second: Second
-) -> None:
-    after_nights(context, AS_OF)
-    mine = second(Troubled(BARS, trouble=raises(NO_MORE)))
-    night = run_night(mine, NEXT)
-    assert night.row["status"] == "complete"
-    (alert,) = alerts(mine, NEXT)
-    assert re.fullmatch("second source: files .*: RuntimeError: .*", alert)
-    sentence = alert.removeprefix("second source: ")
-    assert f"<p>{sentence}.</p>" in night.report.read_text(encoding="utf-8")
-    run_night(mine, THIRD)
-    assert alerts(mine, THIRD) == []  # it has failed before, too
-
-
 def test_the_command_compares_with_what_a_market_s_file_names(
     tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

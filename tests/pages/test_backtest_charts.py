@@ -5,9 +5,8 @@ import json
 import numpy as np
 import pandas as pd
 
-from dtml.pages.backtest import extremes, rolling_chart
+from dtml.pages.backtest import rolling_chart
 from dtml.pages.charts import LIVE_POINTS, POINTS, Panel, over_sessions, thinned
-from tests.support.backtest_page import NAN
 from tests.support.bounds import in_float64
 
 
@@ -27,20 +26,6 @@ def test_rolling_figures_are_those_of_the_last_63_sessions_alone() -> None:
     assert chart.data["panel0"]["v0"].count() == 130 - 62
 
 
-def test_the_best_and_the_worst_sessions_and_months_are_those_of_the_returns() -> None:
-    sessions = pd.bdate_range("2018-01-02", periods=400)
-    line = pd.Series(0.01 * np.random.default_rng(29).standard_normal(400), sessions)
-    rows = extremes(line)
-    assert [row["place"] for row in rows] == [1, 2, 3, 4, 5]
-    assert rows[0]["best_day"] == str(line.idxmax().date())
-    assert rows[0]["worst_day_return"] == line.min()
-    months = (1 + line).resample("ME").prod() - 1
-    assert rows[0]["best_month"] == f"{months.idxmax():%Y-%m}"
-    assert rows[4]["worst_month_return"] == in_float64(months.nsmallest(5).iloc[-1])
-    assert len(extremes(line[:3])) == 1
-    assert extremes(line[:1]) == []
-
-
 def test_a_thinned_line_keeps_its_ends_and_the_extremes_of_every_stretch() -> None:
     values = np.random.default_rng(19).standard_normal(1801)
     frame = pd.DataFrame({"t": np.arange(1801), "v0": values})
@@ -49,24 +34,6 @@ def test_a_thinned_line_keeps_its_ends_and_the_extremes_of_every_stretch() -> No
     assert {0, 1800, values.argmin(), values.argmax()} <= set(kept)
     assert np.diff(kept).max() < 4 * 1801 / POINTS
     assert thinned(frame[:POINTS]).equals(frame[:POINTS])
-
-
-def test_lines_lie_on_one_axis_of_time_over_the_sessions_of_all() -> None:
-    days = pd.bdate_range("2018-01-01", periods=3)
-    newest_first = pd.Series([4.0, 2.0, 0.0], days[::-1])
-    lines = {"whole": newest_first, "late": pd.Series([NAN, 4.0], days[1:])}
-    panels = [Panel("upwards", lines), Panel("below", {"late": -lines["late"]})]
-    chart = over_sessions("title", panels, hidden=["late"])
-    assert chart
-    assert [(key.name, key.is_shown, key.last) for key in chart.keys] == [
-        ("whole", True, "4.000"),
-        ("late", False, "4.000"),
-    ]
-    rows = chart.data["panel0"]
-    assert rows["t"].tolist() == ["2018-01-01", "2018-01-02", "2018-01-03"]
-    assert rows["v1"].dropna().tolist() == [4.0]
-    assert chart.data["panel1"]["v1"].tolist() == [-4.0]
-    assert over_sessions("title", [Panel("upwards", {"one": lines["whole"][:1]})]) is None
 
 
 def test_the_same_description_is_drawn_still_and_alive() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dtml.pages.backtest import PAPER_SUFFIX, drawdowns, portfolio_rows, stock_rows, verdict
+from dtml.pages.backtest import PAPER_SUFFIX, drawdowns, portfolio_rows, verdict
 from dtml.pages.figures import quoted
 from tests.support.backtest_page import (
     BACKTEST,
@@ -114,13 +114,3 @@ def test_drawdowns_have_dates_and_ratios_are_those_of_their_definitions() -> Non
     assert found["expected_shortfall"] < found["value_at_risk"] < 0
     downside = np.sqrt((long.clip(upper=0) ** 2).mean())
     assert found["sortino"] == in_float64(long.mean() / downside * np.sqrt(252))
-
-
-def test_a_stock_counts_as_above_0_by_the_lower_end_of_its_interval() -> None:
-    ends = {"A": (0.1, 0.3), "B": (-0.1, 0.3), "C": (-0.3, -0.1), "D": (NAN, NAN)}
-    rows = [
-        score(kind="symbol", value=name, mcc=0.0, mcc_low=low, mcc_high=high)
-        for name, (low, high) in ends.items()
-    ]
-    found = stock_rows(pd.DataFrame(rows))
-    assert (found["measured"], found["above"]) == (3, 1)

@@ -5,40 +5,14 @@ import re
 import pandas as pd
 import pytest
 
-from dtml.pages.benchmark import benchmark_page, readme_table, score_rows, verdict
-from dtml.pages.figures import fmt, named, quoted
+from dtml.pages.benchmark import score_rows, verdict
+from dtml.pages.figures import named, quoted
 from tests.support.benchmark_page import (
     BENCHMARK,
-    FIGURES,
-    random_members,
-    random_scores,
     score_row,
-    small_scores,
 )
 from tests.support.facts import in_order
-from tests.support.pages import NAN, Reader, without_script
-
-
-def test_the_page_holds_every_predictor_and_figure() -> None:
-    names = ["dtml", "lstm"]
-    scores = random_scores(names)
-    members = random_members(names)
-    text = benchmark_page(benchmark=BENCHMARK, scores=scores, seed_scores=members)
-    seen = Reader(without_script(text)).seen
-    for row in [row for rows in score_rows(scores).values() for row in rows]:
-        assert named(row["predictor"]) in seen
-        for name, value in row.items():
-            if name in FIGURES and not pd.isna(value):
-                assert _written(name, value) in seen, (row["predictor"], name)
-    assert "once, at 2026-01-20 08:12" in seen
-
-
-def _written(name: str, value: float) -> str:
-    """A figure as the page writes it: accuracies are percentages, their gains points."""
-    if "acc" in name:
-        return f"{100 * value:+.1f}" if "gain" in name else f"{100 * value:.1f}"
-    kind = "gain" if "gain" in name or name == "calibration_intercept" else "coefficient"
-    return fmt(value, kind, 2 if name.startswith("calibration") else 3)
+from tests.support.pages import NAN
 
 
 @pytest.mark.parametrize(
@@ -75,25 +49,3 @@ def test_the_strongest_rule_is_that_of_the_highest_acc() -> None:
     assert {(row["acc_rule"], row["mcc_rule"]) for row in found} == {
         ("always_up", "index_reversal")
     }
-
-
-def test_the_readme_table_is_exact() -> None:
-    columns = (
-        "| model | ACC, mean ± sd (published) | ACC ensemble [95 %] | gain over rule [95 %] "
-        "| MCC, mean ± sd (published) | MCC ensemble [95 %] | within-day AUC [95 %] | same "
-        "direction |\n"
-        "| --- | --- | --- | --- | --- | --- | --- | --- |\n"
-    )
-    span = (
-        "2016-01-04 to 2016-12-30, 50 stocks, 252 days, 7,398 stock-days, 3,788 of them rises.\n\n"
-    )
-    assert readme_table(BENCHMARK, small_scores()) == (
-        f"**kdd17, the published labels**: {span}{columns}"
-        "| dtml | .5353 ± .0075 (.5353 ± .0075) | .5401 [.512, .561] | -.0109 [-.043, +.017] | "
-        ".0700 ± .0200 (-) "
-        "| -.0120 [-.053, .027] | .5070 [.498, .516] | 96.4 % |\n"
-        "| index_reversal (strongest rule) | - | .5510 [.510, .590] | - | - | .1080 | - | "
-        "100.0 % |\n"
-        f"\n**kdd17, all stock-days**: {span}{columns}"
-        "| dtml | .5000 (-) | 1.0000 | - | - | - | - | 96.4 % |"
-    )

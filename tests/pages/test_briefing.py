@@ -5,28 +5,23 @@ they say is what the store holds.
 import gzip
 import re
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 from sqlalchemy import Engine, text
 
-from db.engine import reading, transaction
-from db.read import query, read
-from db.rows import nights
-from db.save import save
+from db.engine import reading
+from db.read import read
 from dtml.pages.charts import TEMPLATES as PAGE_TEMPLATES
-from dtml.prices.sessions import next_session
-from flows.dashboard.app import TEMPLATES, dashboard, link
-from flows.dashboard.market import market_page, night_of
+from flows.dashboard.app import TEMPLATES, link
+from flows.dashboard.market import night_of
 from flows.dashboard.running import State, summary_of_states
 from flows.dashboard.terms import TERMS
-from flows.morning import after_costs, changes, orders_of_night
-from flows.nightly.context import MarketContext
+from flows.morning import orders_of_night
 from flows.service.timeliness import Timeliness
-from tests.support.browser import Page, Site, served
+from tests.support.browser import Page, Site
 from tests.support.dashboard_store import (
     BARE,
     DAYS,
@@ -35,7 +30,6 @@ from tests.support.dashboard_store import (
     STOCKS,
     served_site,  # noqa: F401 - the fixture `site`
 )
-from tests.support.nights import AS_OF, after_nights
 
 pytestmark = pytest.mark.slow
 
@@ -68,13 +62,6 @@ def table_rows(body: str, label: str) -> list[list[str]]:
     ]
 
 
-def test_the_first_page_says_why_a_night_was_refused_and_what_is_missing(site: Site) -> None:
-    seen = Page(site.get("/").body).seen
-    assert "refused : too many bars refused: <b>9</b> of 10" in seen
-    assert "No night yet." in seen
-    assert re.search(rf"ranking .*dtml nightly {BARE} \.", seen)
-
-
 @pytest.mark.on_postgresql
 def test_the_ranking_of_a_market_tells_how_each_place_changed(site: Site) -> None:
     places = asked(
@@ -91,16 +78,6 @@ def test_the_ranking_of_a_market_tells_how_each_place_changed(site: Site) -> Non
         [str(place), symbol, arrows[symbol]]
         for symbol, place in by_target[last].sort_values().items()
     ]
-
-
-def test_the_directions_of_a_market_are_those_that_count(site: Site) -> None:
-    with reading(site.engine) as conn:
-        counted = read(
-            conn, "prediction_history", market=MARKET, kind="nightly", target=DAYS[NIGHTS].date()
-        ).set_index("symbol")["decision"]
-    rows = table_rows(site.get(PAGES["market"]).body, "The ranking of the")
-    assert len(counted) == len(rows)
-    assert all(WORDS[counted[row[1]]] in row for row in rows)
 
 
 WORDS = {"rise": "▲ rise", "fall": "▼ fall", "none": "no direction"}
@@ -129,43 +106,6 @@ def test_orders_are_what_the_account_holds_less_what_it_held(site: Site) -> None
         assert trades.replace(" ", "") in seen.replace(" ", "")
 
 
-def test_stocks_are_new_at_the_top_that_were_ranked_below_it(site: Site) -> None:
-    """In places 5 and 6 the night before, and not ranked."""
-    made = pd.DataFrame({"symbol": list("ABCDEF"), "place": range(1, 7)})
-    made["moved"] = [4.0, 4.0, float("nan"), 0.0, 0.0, -5.0]
-    with reading(site.engine) as conn:
-        night = night_of(conn, MARKET, NIGHT_OF_RANKING)
-        assert night
-        assert changes(night, made)[-1] == "New among the best 5: B."
-
-
-def test_the_account_is_judged_by_its_last_year_alone(site: Site) -> None:
-    days = pd.bdate_range("2022-01-03", periods=300)
-    noise = 1e-4 * np.random.default_rng(5).standard_normal(300)
-    net = np.where(np.arange(300) < 48, 0.1, 0.001) + noise
-    rows = [
-        pd.DataFrame({"session": days, "portfolio": name, "net": each})
-        for name, each in {"account": net, "equal parts": 0.0 * net}.items()
-    ]
-    with reading(site.engine) as conn:
-        found = after_costs(conn, MARKET, pd.concat(rows))
-    assert found
-    assert found.source == "paper account, 252 sessions"
-    assert found.figures.startswith(f"+{25_200 * net[48:].mean():.1f} % a year")
-    assert found.verdict == "beats"
-
-
-def test_the_page_says_which_model_counts_where_two_disagree(site: Site) -> None:
-    body = site.get(PAGES["market"]).body
-    rows = table_rows(body, "The ranking of the")
-    half = len(rows) // 2
-    opposite = [row[1] for row in rows[:half] if WORDS["fall"] in row]
-    opposite += [row[1] for row in rows[-half:] if WORDS["rise"] in row]
-    assert opposite
-    said = Page(body).seen.split("ranking is the answer:")[1].split(".")[0]
-    assert re.findall(r"S\d\d", said) == opposite
-
-
 def test_a_stock_s_page_gives_each_session_one_direction_the_one_that_counts(site: Site) -> None:
     asked_for = {"market": MARKET, "symbol": "S01", "is_default": 1, "kind": "nightly"}
     with reading(site.engine) as conn:
@@ -175,14 +115,6 @@ def test_a_stock_s_page_gives_each_session_one_direction_the_one_that_counts(sit
     expected = [WORDS[each] for each in banded["direction"][: len(rows)]]
     assert [row[2] for row in rows] == expected
     assert all(1 <= int(row[1]) <= len(STOCKS) for row in rows)
-
-
-def test_a_stock_s_page_says_whether_the_paper_account_trades_it(site: Site) -> None:
-    actions = {STOCKS[0]: "sells it", STOCKS[1]: "holds it, for 50.0 %"}
-    actions[STOCKS[2]] = "buys it, for 50.0 %"
-    for symbol in STOCKS:
-        seen = Page(site.get(link(["market", MARKET, "stock", symbol])).body).seen
-        assert f"The paper account {actions.get(symbol, 'does not hold it.')}" in seen
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -201,51 +133,6 @@ def test_each_term_has_a_question_mark_on_some_page() -> None:
     pages = [*PAGE_TEMPLATES.glob("*.html"), *TEMPLATES.glob("*.html")]
     asked = re.findall(r'what\("([\w-]+)"\)', "".join(map(Path.read_text, pages)))
     assert set(asked) == set(TERMS)
-
-
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_a_market_s_first_nights_say_what_will_be_here(
-    context: MarketContext, reader: Engine
-) -> None:
-    after_nights(context, AS_OF)
-    with served(dashboard(reader), reader) as site:
-        first, market, stock = (
-            Page(site.get(address).body).seen
-            for address in ("/", f"/market/{context.name}", f"/market/{context.name}/stock/L01")
-        )
-    assert re.search("ranking .*can train", first)
-    assert re.search(f"ranking .*dtml nightly {context.name} ,", market)
-    assert re.search("chart .*account.*two more", market)
-    assert stock.split()[0]
-
-
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_an_older_night_is_not_told_of_the_alerts_of_a_later_one(
-    context: MarketContext, reader: Engine
-) -> None:
-    following = next_session("XNYS", AS_OF)
-    after_nights(context, AS_OF, following)
-    alert = {"market": context.name, "as_of": following, "kind": "below_rule", "message": "a rule"}
-    with transaction(context.engine) as conn:
-        save(conn, "alert", alert | {"raised_at": datetime.now(UTC)})
-    now = datetime.now(UTC)
-    with reading(reader) as conn:
-        newest, older = (
-            market_page(conn, context.name, as_of, 0, now, {})["morning"].changes
-            for as_of in (None, AS_OF)
-        )
-    assert "below rule: a rule" in newest
-    assert "below rule: a rule" not in older
-
-
-def test_nights_that_were_run_after_their_session_are_counted(site: Site) -> None:
-    with reading(site.engine) as conn:
-        complete, late = query(conn, "hindsight", market=MARKET, last=date.max).iloc[0]
-        stored = read(conn, "night", market=MARKET)
-    done = stored[stored["status"].isin(nights.COMPLETE)]
-    ended = pd.to_datetime(done["finished_at"], utc=True).dt.strftime("%Y-%m-%d")
-    assert complete == len(done) > 0
-    assert late == (ended > done["target"].astype(str).str[:10]).sum()
 
 
 def test_the_first_heading_says_which_markets_are_not_well() -> None:

@@ -33,7 +33,7 @@ from tests.support.pages import assert_whole_and_accessible
 
 pytestmark = pytest.mark.slow
 
-NIGHT, TARGET = (DAYS[day].date() for day in (15, 16))  # complete, of the first run
+NIGHT = DAYS[15].date()  # complete, of the first run
 
 
 @dataclass
@@ -202,15 +202,3 @@ def test_a_table_and_its_files_hold_the_rows_of_its_view(site: Site, address: st
     assert symbols[0] == symbols[1]
     assert len(list(csv.DictReader(io.StringIO(read["csv"])))) == len(expected)
     assert read["parquet"].startswith("PAR1")
-
-
-@pytest.mark.soak
-def test_a_stock_that_was_typed_is_found(site: Site) -> None:
-    typed = {"S03": "S03", "s03": "S03", "nowhere": "nowhere"}
-    asked = [(MARKET, *each) for each in typed.items()]
-    asked += [(EVIL, symbol, symbol) for symbol in EVIL_STOCKS]
-    for market, written, meant in asked:
-        answer = site.get(f"{link(['market', market, 'stock'])}?symbol={quote(written)}")
-        leads_to = link(["market", market, "stock", meant])
-        assert (answer.status, answer.headers["location"]) == (303, leads_to)
-    assert site.get(f"/market/{MARKET}/stock?symbol=").headers["location"] == f"/market/{MARKET}"

@@ -11,14 +11,12 @@ import pytest
 from flows.dashboard.app import link
 from tests.support import stores as made_stores
 from tests.support.backtest_page import page as backtest_page
-from tests.support.bounds import in_float64
 from tests.support.browser import Page, Site, browser
 from tests.support.dashboard_store import MARKET, served_store, served_to_a_reader
 
 pytestmark = pytest.mark.slow
 
 STOCK = link(["market", MARKET, "stock", "S01"])
-SCALE = "(() => document.querySelector('figure.chart').view.scale('x').domain().map(Number))()"
 
 
 @pytest.fixture(scope="module")
@@ -55,20 +53,6 @@ def test_the_session_and_the_values_under_the_cursor_are_said(site: Site, chromi
         sql = "select close from price_latest where market = ? and symbol = 'S01' and session = ?"
         close = conn.exec_driver_sql(sql, (MARKET, session)).scalar()
     assert f"{close:.2f}" in said
-    page.close()
-
-
-@pytest.mark.soak
-def test_a_zoom_is_that_of_all_panels_and_ends_where_it_began(site: Site, chromium: Any) -> None:
-    page = opened(chromium, site.url + STOCK)
-    whole = page.evaluate(SCALE)
-    page.get_by_role("button", name="Zoom in").click()
-    page.wait_for_function(f"{SCALE}[0] > {whole[0]}")
-    near = page.evaluate(SCALE)
-    # the newest sessions stay in view
-    assert near == in_float64([(whole[0] + whole[1]) / 2, whole[1]])
-    page.get_by_role("button", name="All").click()
-    page.wait_for_function(f"{SCALE}[0] == {whole[0]}")
     page.close()
 
 

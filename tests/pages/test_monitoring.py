@@ -8,23 +8,18 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import Engine, text
 
-from db import tables
 from db.connection.locks import market_lock
 from db.engine import transaction
 from db.rows import nights, translations
-from db.save import save
 from dtml.markets import load_market
 from dtml.prices.sessions import last_closed_session, previous_session
-from flows.dashboard import running
 from flows.dashboard.app import dashboard
-from tests.support.backtest_rows import NAME, backtest, fold
 from tests.support.browser import Page, Site, served
-from tests.support.dashboard_store import MARKET, fill, run_row
+from tests.support.dashboard_store import MARKET, fill
 
 pytestmark = pytest.mark.slow
 
@@ -134,13 +129,6 @@ def test_a_market_that_is_late_is_named_with_its_night_and_the_rest_can_be_asked
     assert site.get("/health?market=nowhere").status == 404
 
 
-def test_a_market_that_is_only_history_is_well_for_ever(site: Site, engine: Engine) -> None:
-    store_night(engine, date(2016, 6, 30), market="kdd17")
-    assert health(site)[0] == 200
-    assert metrics(site)["dtml_night_late_seconds"] == {("kdd17",): 0.0}
-    assert "next night is due" not in Page(site.get("/").body).seen
-
-
 def test_a_store_that_does_not_answer_is_not_well_and_says_why(
     engine: Engine, reader: Engine
 ) -> None:
@@ -206,40 +194,6 @@ def test_the_page_shows_the_stage_that_a_night_is_in_beside_the_night_before(
     assert (model[:2], model[3]) == (["model", "running"], "80.2")
     assert float(model[2]) > 200
     assert predict == ["predict", "not yet", "-", "2.0"]
-
-
-@pytest.mark.on_postgresql
-def test_a_backtest_in_hand_tells_how_far_its_folds_are(site: Site, engine: Engine) -> None:
-    first, made = pd.Timestamp("2024-01-01"), NOW - timedelta(minutes=1)
-    of_100_days = {"market": "simulated", "first": first.date(), "last": date(2024, 4, 9)}
-    with transaction(engine) as conn:
-        save(conn, "backtest", backtest(**of_100_days, created_at=NOW - timedelta(minutes=10)))
-        for number in (1, 2):  # of twenty days each
-            begin, end = (first + timedelta(days=20 * each) for each in (number - 1, number))
-            run = run_row(f"fold-{number}", "simulated", begin, "backtest", made)
-            save(conn, "run", run)
-            days = {"first": begin.date(), "last": (end - timedelta(days=1)).date()}
-            row = fold(number, run["id"], as_of=date(2023, 12, 29), **days)
-            save(conn, "backtest_fold", row, backtest_id=NAME)
-        (work,) = running.other_work(conn, NOW)
-        (silent,) = running.other_work(conn, NOW + timedelta(hours=1))
-    assert (work.kind, work.market) == ("backtest", "simulated")
-    assert work.done == pytest.approx(0.4)
-    assert (work.is_alive, silent.is_alive) == (True, False)
-    assert re.search("2 folds.*2024-02-09, 40 %", Page(site.get("/running").body).seen)
-
-
-@pytest.mark.on_postgresql
-def test_a_queue_that_moves_is_worked_on(site: Site, engine: Engine) -> None:
-    queue = tables.translation_text
-    with transaction(engine) as conn:
-        ids = translations.queue_texts(conn, "en-de", [f"Text {each}." for each in range(6)])
-        (still,) = running.other_work(conn, NOW)
-        done = {"status": "done", "finished_at": NOW, "translation": "x", "score": -1.0}
-        conn.execute(queue.update().where(queue.c.id.in_(ids[:3])).values(done))
-        (work,) = running.other_work(conn, NOW)
-    assert (still.is_alive, still.stage) == (False, "6 texts to translate")
-    assert (work.is_alive, work.stage) == (True, "3 texts to translate")
 
 
 def test_a_night_that_no_process_works_on_is_interrupted(

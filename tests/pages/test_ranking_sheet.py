@@ -4,20 +4,16 @@ weighs.
 
 import re
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from io import StringIO
-from pathlib import Path
 from urllib.parse import unquote
 
 import pandas as pd
 import pytest
 
-from db.engine import open_engine, reading, transaction, upgrade
+from db.engine import open_engine, reading, upgrade
 from db.read import read
 from db.rows.rankings import last_rank_scores
-from db.save import save
 from flows.dashboard.app import dashboard, link
-from flows.dashboard.ranking import market_ranking_page
 from tests.support.browser import Page, Site, served
 from tests.support.dashboard_store import served_to_a_reader
 from tests.support.ranked_nights import LEG, MARKET, RULE, TRADED, fill_ranked_nights
@@ -92,26 +88,6 @@ def test_the_sql_behind_a_chart_runs_and_has_its_rows(site: Site, text: str) -> 
     assert found.to_list() == pytest.approx(expected.to_list(), rel=DIGITS)
 
 
-@pytest.mark.soak
-def test_a_page_that_was_kept_is_made_again_when_a_night_scores_rankings(
-    tmp_path: Path,
-) -> None:
-    url = f"sqlite:///{tmp_path / 'store.sqlite'}"
-    owner = open_engine(url)
-    upgrade(owner)
-    fill_ranked_nights(owner, 30)
-    with reading(owner) as conn:
-        first = market_ranking_page(conn, MARKET)
-        assert market_ranking_page(conn, MARKET)["answers"] is first["answers"]
-        scores = read(conn, "rank_score", market=MARKET, span="running", leg=LEG)
-    last = scores[scores["target"] == scores["target"].max()]
-    changed = last.drop(columns=["market", "scored_at"]).assign(rank_ic=0.125)
-    with transaction(owner) as conn:
-        save(conn, "rank_score", changed, market=MARKET, scored_at=datetime.now(UTC))
-        assert market_ranking_page(conn, MARKET)["answers"] is not first["answers"]
-    owner.dispose()
-
-
 @pytest.mark.parametrize(("market", "known"), [(YOUNG, 6), (NEW, 0)])
 def test_few_nights_have_a_page_without_an_interval(site: Site, market: str, known: int) -> None:
     answer = site.get(link(["market", market, "ranking"]))
@@ -130,11 +106,3 @@ def test_a_reader_of_postgresql_sees_the_same_figures(text: str, postgresql_serv
     assert rows == [200] * CHARTS
     for name in ("cumulative", "groups", "horizons", "legs", "sectors", "coverage"):
         pd.testing.assert_frame_equal(csv_of(answer.body, name), csv_of(text, name), rtol=DIGITS)
-
-
-def test_a_first_night_without_an_outcome_has_a_page_that_says_what_is_missing(site: Site) -> None:
-    answer = site.get(link(["market", NEW, "ranking"]))
-    assert answer.status == 200
-    seen = Page(answer.body).seen
-    assert "20 nights; 0 so" in seen
-    assert "It needs two days" in seen

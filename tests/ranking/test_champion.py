@@ -2,9 +2,8 @@
 another when nights have shown it.
 """
 
-import re
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +24,6 @@ from flows.nightly import ranking
 from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night
 from flows.nightly.ranking import promote
-from flows.service.alerts import after_night
 from flows.service.status import market_status
 from tests.support.benchmark_rows import ranker
 from tests.support.nights import AS_OF, after_nights, small_market
@@ -138,30 +136,6 @@ def test_a_night_run_late_sees_no_later_score_and_changes_no_night_that_was_orde
         made = promote(conn, earning, late)
     assert made is not None
     assert (made["since"], made["nights"]) == (following, NIGHTS - 8)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("by_a_later_night", [False, True])
-def test_a_promotion_is_told_once_with_its_evidence(
-    earning: MarketContext, by_a_later_night: bool
-) -> None:
-    after_nights(earning, AS_OF)
-    # The later night was run before this one.
-    decided_at = datetime.now(UTC) - timedelta(days=int(by_a_later_night))
-    evidence = {"nights": 33, "gain": 0.25, "stake": 70.0, "needed": 60.0}
-    since = next_session("XNYS", TARGET)
-    evidence = {"nights": 33, "gain": 0.25, "stake": 70.0, "needed": 60.0}
-    told = {"since": since, "predictor": "dtml", "replaced": "ridge", "decided_at": decided_at}
-    crown(earning, **told, **evidence)
-    for _ in range(2):
-        after_night(earning.engine, earning.name, AS_OF)
-    with reading(earning.engine) as conn:
-        alerts = read(conn, "alert", columns="message", market=earning.name, kind="promoted")
-    assert len(alerts) == (0 if by_a_later_night else 1)
-    for message in alerts["message"]:
-        assert re.match(
-            f"DTML .*since {since} .* ridge: .* 33 nights.*\\+\\.250 .* 70,.* 60 ", message
-        )
 
 
 def test_a_market_names_its_candidates(tmp_path: Path) -> None:

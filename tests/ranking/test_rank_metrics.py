@@ -18,7 +18,7 @@ from dtml.evaluation.ranking import (
     score_ranking,
     within_day_aucs,
 )
-from tests.support.bounds import as_drawn, in_float64
+from tests.support.bounds import in_float64
 
 DAYS, STOCKS = 61, 37
 ENDS = ("rank_ic", "rank_ic_low", "rank_ic_high", "acc", "acc_low", "acc_high")
@@ -66,15 +66,6 @@ def test_a_decile_spread_is_the_mean_of_the_best_tenth_less_that_of_the_worst() 
     assert decile_spreads(outcome, outcome)[0] == in_float64((0.185) - 0.005)
 
 
-def test_the_t_of_independent_days_is_about_the_usual_one_and_dependence_lowers_it() -> None:
-    drawn = np.random.default_rng(2).standard_normal(500) + 0.1
-    usual = drawn.mean() / drawn.std() * np.sqrt(500)
-    assert rank_ic_t(drawn) == as_drawn(usual, share=0.2)
-    repeated = np.repeat(drawn[:100], 5)
-    usual = repeated.mean() / repeated.std() * np.sqrt(500)
-    assert rank_ic_t(repeated, overlap=10) < 0.7 * usual
-
-
 def test_the_t_of_four_days_by_hand() -> None:
     """One lag: mean .25; squares .0225 .0025 .0225 .0025 add up to .05, neighbours to .0075, which
     count half, twice.
@@ -96,13 +87,6 @@ def test_below_twenty_days_there_is_no_interval_and_a_day_of_four_stocks_does_no
     assert np.isnan([few["rank_ic_low"], few["acc_high"]]).all()
     scores[0, 4:] = np.nan
     assert score_ranking(scores, outcome)["days"] == DAYS - 1
-
-
-@pytest.mark.slow
-def test_intervals_of_rankings_without_skill_hold_zero_about_as_often_as_they_say() -> None:
-    held = [score_ranking(*made(seed, skill=0.0)) for seed in range(60)]
-    # of a binomial of .95, .0003 lie below
-    assert sum(each["rank_ic_low"] <= 0 <= each["rank_ic_high"] for each in held) >= 52
 
 
 def test_days_scored_together_have_the_figures_of_each_day_alone() -> None:

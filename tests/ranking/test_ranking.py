@@ -148,17 +148,6 @@ def test_the_return_of_peers_is_that_of_the_stocks_a_stock_moved_with_before_the
 
 
 @pytest.mark.slow
-def test_peers_are_the_same_whenever_the_history_begins_and_whatever_follows() -> None:
-    bars = made_bars(stocks=23)
-    whole = ranked_features(made_panel(bars))
-    late = bars[bars["session"] >= SESSIONS[DAY + 1 - HISTORY]]
-    columns = [list(FEATURES).index(f"less_peers_{k}") for k in (1, 5, 20)]
-    found = ranked_features(made_panel(late))
-    assert np.isfinite(found[DAY + 1 - len(SESSIONS) + len(found) - 1][:, columns]).any()
-    np.testing.assert_array_equal(found[HISTORY - 1][:, columns], whole[DAY][:, columns])
-
-
-@pytest.mark.slow
 def test_no_feature_reads_a_later_bar_and_a_rescaled_past_changes_no_price_feature() -> None:
     bars = made_bars()
 
@@ -245,16 +234,6 @@ def test_a_change_of_unit_is_no_outcome_and_no_feature_reads_across_it() -> None
     assert np.isfinite(after[names.index("session")])
 
 
-def test_a_change_of_unit_of_one_stock_moves_no_market_return() -> None:
-    def market(bars: pd.DataFrame) -> float:
-        refused = (bars["symbol"] == "S05") & (bars["session"] == SESSIONS[DAY])
-        panel = made_panel(bars[~refused])
-        return Bars.of(panel, max_return=0.5).market[DAY + 1, panel.symbols.index(STOCK)]
-
-    torn = market(leaping(columns=PRICES, symbol="S05"))
-    assert abs(torn - market(made_bars())) < 0.02  # and not 900 % of a seventh
-
-
 def test_a_ridge_is_scikit_learns() -> None:
     drawn = np.random.default_rng(5)
     x, y = drawn.uniform(-0.5, 0.5, (311, 13)), drawn.uniform(-0.5, 0.5, 311)
@@ -308,12 +287,6 @@ def test_equal_means_of_ranks_are_equal_blends_and_ordered_by_symbol(models: int
         assert order["symbol"].tolist() == [symbols[stock] for stock in by_hand]
 
 
-def test_a_model_without_a_known_outcome_is_an_error() -> None:
-    for fit, config in ((fit_ridge, RidgeConfig()), (fit_boosting, BoostingConfig())):
-        with pytest.raises(DtmlError, match=r"no stock-day.*known outcome"):
-            fit(np.zeros((0, 2)), np.zeros(0), config)
-
-
 @pytest.mark.slow
 def test_a_walk_finds_what_is_there_and_its_folds_know_no_outcome_of_what_they_score() -> None:
     history = reverting()
@@ -365,12 +338,3 @@ def leaping(*, columns: list[str], symbol: str = STOCK, last: int = len(SESSIONS
     leapt = (bars["symbol"] == symbol) & bars["session"].isin(SESSIONS[DAY:last])
     bars.loc[leapt, columns] *= 10
     return bars
-
-
-def test_an_open_far_from_the_close_before_it_begins_and_ends_no_return() -> None:
-    panel = made_panel(leaping(columns=["open"], last=DAY + 1))
-    column = panel.symbols.index(STOCK)
-    no_returns = {"overnight": [DAY - 1], "intraday": [DAY - 1]}
-    for leg, gone in (no_returns | {"open_to_open": [DAY - 2, DAY - 1], "next_close": []}).items():
-        found = outcomes(panel, leg, max_return=0.5)[: DAY + 2, column]  # type: ignore[arg-type]
-        assert np.flatnonzero(np.isnan(found)).tolist() == gone

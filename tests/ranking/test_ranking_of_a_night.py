@@ -8,18 +8,15 @@ from dataclasses import replace
 from datetime import date
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import spearmanr
-from sqlalchemy import Engine, text
+from sqlalchemy import text
 
 from db.engine import reading, transaction
 from db.read import read
-from dtml.errors import DtmlError
 from dtml.experiments import vary
-from dtml.markets.definition import LEGS
-from dtml.prices.sessions import next_session, previous_session
+from dtml.prices.sessions import next_session
 from dtml.ranking.features import RULES
 from flows.nightly import ranking
 from flows.nightly.context import MarketContext, Tonight
@@ -27,7 +24,7 @@ from flows.nightly.night import run_night
 from flows.replay import Archive, replay_of
 from flows.settings import data_folder
 from tests.support.bounds import in_float64
-from tests.support.nights import AS_OF, BARS, FrameSource, after_nights, without
+from tests.support.nights import AS_OF, BARS, FrameSource, after_nights
 
 TARGET = next_session("XNYS", AS_OF)
 PREDICTORS = {"ridge", "boosting", "blend", "dtml"}
@@ -75,24 +72,6 @@ def test_a_night_orders_its_stocks_by_every_predictor_and_a_rerun_adds_no_row(
         latest = pd.read_sql(text("select * from latest_ranking order by place"), conn)
     assert latest["predictor"].unique().tolist() == ["dtml"]  # as the simulated market's file asks
     assert latest["symbol"].tolist() == made.loc[made["predictor"] == "dtml", "symbol"].tolist()
-
-
-def test_the_views_of_predictions_show_the_place_in_the_order_and_its_leg(
-    long: MarketContext,
-) -> None:
-    after_nights(long, AS_OF)
-    dtml = said(long).query("predictor == 'dtml'").set_index("symbol")["place"]
-    columns = "symbol, probability, place, leg"
-    for view in ("latest_prediction", "prediction_history"):
-        with reading(long.engine) as conn:
-            found = read(conn, view, columns=columns).set_index("symbol")
-        assert found["place"].to_dict() == dtml.to_dict()
-        assert set(found["leg"]) == {"next_close"}
-    with transaction(long.engine) as conn:
-        conn.execute(text("delete from stock_rank"))
-        found = read(conn, "prediction_history", columns="place, leg")
-    assert len(found) == 9
-    assert found.isna().all(axis=None)
 
 
 @pytest.mark.soak
@@ -156,32 +135,6 @@ def test_orders_are_scored_beside_the_rules_over_each_return_once_it_is_known(
 
 
 @pytest.mark.soak
-def test_returns_that_end_while_no_night_is_run_are_scored_by_the_next(long: MarketContext) -> None:
-    after_nights(long, AS_OF, TARGET)
-    run_night(long, date(2024, 8, 1))
-    own = scored(long).query("target == @pd.Timestamp(@TARGET) and predictor == 'ridge'")
-    assert set(own["leg"]) == set(LEGS)
-    assert (own["days"] == 1).all()
-
-
-@pytest.mark.soak
-def test_a_corrected_price_corrects_the_score_of_an_order(long: MarketContext) -> None:
-    """Also where it moves no rank: the spread of the best less the worst is another."""
-    after_nights(long, AS_OF, TARGET)
-    following = next_session("XNYS", TARGET)
-    of_order = "leg == 'next_close' and predictor == 'ridge' and target == @pd.Timestamp(@TARGET)"
-    best = said(long).query("predictor == 'ridge' and place == 1")["symbol"].item()
-    row = (BARS["symbol"] == best) & (BARS["session"] == pd.Timestamp(TARGET))
-    spreads = [scored(long).query(of_order)["decile_spread"].item()]
-    for factor, night in ((1.0002, following), (1.2, next_session("XNYS", following))):
-        corrected = BARS.copy()
-        corrected.loc[row, ["open", "high", "low", "close", "adj_close"]] *= factor
-        run_night(replace(long, source=FrameSource(corrected)), night)
-        spreads.append(scored(long, "running").query(of_order)["decile_spread"].item())
-    assert len(set(spreads)) == 3
-
-
-@pytest.mark.soak
 def test_a_market_with_too_little_history_has_its_night_without_an_order(
     context: MarketContext, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -210,17 +163,6 @@ def fetched(context: MarketContext, as_of: date = AS_OF) -> MarketContext:
 
     fetch_bars(context, as_of)
     return context
-
-
-@pytest.mark.soak
-def test_a_checkpoint_that_was_changed_serves_no_night(long: MarketContext, engine: Engine) -> None:
-    trained = ranking.train_rankers(Tonight(fetched(long), AS_OF))
-    again = ranking.load_trained(long, trained.row)
-    for name, model in trained.rankers.models.items():
-        for part, value in vars(model).items():
-            np.testing.assert_array_equal(value, getattr(again.rankers.models[name], part))
-    with pytest.raises(DtmlError, match=r"changed or damaged;.*backup"):
-        ranking.load_trained(long, {**trained.row, "checkpoint_hash": "0" * 64})
 
 
 @pytest.mark.soak
@@ -259,22 +201,3 @@ def test_a_night_that_trains_nothing_and_has_no_rankers_says_what_to_do(
         assert ranking.rankers_for(Tonight(fetched(long), AS_OF), only_stored=True) is None
     remedy = f"no rankers.*{AS_OF}:.*`dtml train simulated --as-of"
     assert re.search(remedy, caplog.text)
-
-
-@pytest.mark.soak
-def test_a_ranked_stock_that_the_model_left_out_has_its_outcome(long: MarketContext) -> None:
-    """The model needs a whole window; rankers do not."""
-    gap = without(BARS, ["L02"], previous_session("XNYS", AS_OF))
-    after_nights(replace(long, source=FrameSource(gap)), AS_OF, TARGET)
-    with reading(long.engine) as conn:
-        history = read(conn, "ranking_history", target=TARGET)
-        predicted = read(conn, "prediction_history", columns="symbol")
-    assert "L02" not in set(predicted["symbol"])
-    assert history["realised_return"].notna().all()
-    assert history["predictor"].value_counts().to_dict() == dict.fromkeys(PREDICTORS, 9) | {
-        "dtml": 8
-    }
-    close = BARS[BARS["symbol"] == "L02"].set_index("session")["adj_close"]
-    expected = close[pd.Timestamp(TARGET)] / close[pd.Timestamp(AS_OF)] - 1
-    of_stock = history.loc[history["symbol"] == "L02", "realised_return"]
-    assert of_stock.unique() == in_float64([expected])

@@ -26,13 +26,13 @@ from dtml.ranking.rankers import walk as walk_rankers
 from dtml.ranking.relative import RelativeConfig, RelativeModelConfig
 from dtml.ranking.walk import folds
 from flows.markets.opened import RunRequest
-from flows.nightly.context import open_context, open_stored_context
+from flows.nightly.context import open_stored_context
 from flows.settings import data_folder
 from flows.studies.ranking import Plan, Ranking, RankingSet, Walk
 from flows.studies.study import run_study
 from tests.support.bounds import in_float64
 from tests.support.commands import Command
-from tests.support.nights import BARS, small_market
+from tests.support.nights import BARS
 
 FIRST, LAST = date(2024, 2, 1), date(2024, 5, 17)
 MODELS = {"ridge", "boosting", "blend"}
@@ -52,18 +52,6 @@ def walk(run_request: RunRequest) -> Walk:
 def rank_ic(found: Ranking, predictor: str) -> float:
     whole = found.scores[(found.scores["slice"] == "all") & (found.scores["leg"] == "next_close")]
     return float(whole.set_index("predictor").loc[predictor, "rank_ic"])
-
-
-def test_stocks_stand_in_the_order_of_symbols_however_a_file_lists_them(
-    tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By which `dtml.ranking.panel.places` decides ties."""
-    monkeypatch.setenv("DTML_DATABASE_URL", engine.url.render_as_string(hide_password=False))
-    file = tmp_path / "shuffled.toml"
-    listed = '[constituents]\nas_of = 2024-01-02\nsymbols = ["L02", "F01A", "L01"]\n'
-    file.write_text(small_market(more=listed))
-    context = open_context(RunRequest("shuffled", market_file=file, universe="list", device="cpu"))
-    assert context.market.symbols == ("F01A", "L01", "L02")
 
 
 def test_every_model_and_rule_is_scored_over_every_leg_and_the_days_are_scored_once(
@@ -164,29 +152,6 @@ def test_what_a_walk_is_asked_and_reads_decides_which_it_is(walk: Walk) -> None:
     with transaction(context.engine) as conn:
         save(conn, "rejected_bar", leap, **of_market, first_known_at=datetime.now(UTC))
     assert len(ids | {replace(walk).id}) == len(asked) + 1
-
-
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-@pytest.mark.soak
-def test_sectors_years_and_sizes_of_a_move_are_scored_alone(walk: Walk) -> None:
-    market = walk.context.market
-    stays = tuple(
-        replace(each, sector="Leaders" if each.symbol.startswith("L") else "Followers")
-        for each in market.constituents
-    )
-    context = replace(walk.context, market=replace(market, constituents=stays))
-    scores = run_study(Walk(context, walk.plan)).scores
-    of_ridge = scores[(scores["predictor"] == "ridge") & (scores["leg"] == "next_close")]
-    by_part = of_ridge.set_index(["slice", "value"])["n"]
-    assert set(by_part.index) == {
-        ("all", ""),
-        ("year", "2024"),
-        *(("sector", sector) for sector in ("Followers", "Leaders")),
-        *(("move", size) for size in ("large", "middle", "small")),
-    }
-    assert by_part["year", "2024"] == by_part["all", ""] > by_part["sector", "Followers"] > 0
-    leaders = of_ridge[of_ridge["value"] == "Leaders"]
-    assert leaders["rank_ic"].isna().all()  # three stocks have no order
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)

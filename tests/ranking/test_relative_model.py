@@ -6,16 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from scipy.stats import spearmanr
 
 from dtml.evaluation.ranking import rank_ics
 from dtml.markets.definition import NetworkName
-from dtml.network import Batch
 from dtml.networks import NETWORKS
 from dtml.ranking.features import FEATURES
 from dtml.ranking.models import BoostingConfig
-from dtml.ranking.panel import ranked
 from dtml.ranking.rankers import (
     BLEND_RELATIVE,
     RELATIVE,
@@ -27,7 +23,7 @@ from dtml.ranking.rankers import (
 from dtml.ranking.relative import Relative, RelativeConfig, RelativeModelConfig, fit_relative
 from dtml.ranking.walk import History
 from dtml.training import TrainingConfig
-from tests.support.bounds import assert_arrays_close_in_float32, assert_arrays_close_in_float64
+from tests.support.bounds import assert_arrays_close_in_float64
 from tests.support.panels import SESSIONS, made_bars, made_panel, reverting
 
 pytestmark = pytest.mark.slow
@@ -139,20 +135,6 @@ def test_what_the_market_does_to_all_stocks_of_a_day_changes_nothing() -> None:
     moved = replace(history, outcome=np.exp(history.outcome + 3 * together))
     found = [scores_of(fit_relative(each, TRAINED, config), history) for each in (history, moved)]
     assert np.array_equal(*found, equal_nan=True)
-
-
-def test_what_validation_counts_is_the_rank_ic_of_each_day() -> None:
-    drawn = np.random.default_rng(7)
-    logits, counted = drawn.standard_normal((5, 13)), drawn.random((5, 13)) < 0.7
-    outcome = np.where(counted, drawn.standard_normal((5, 13)), np.nan)
-    held = torch.from_numpy(np.nan_to_num(ranked(outcome)))
-    unused = torch.zeros(1)
-    batch = Batch(unused, unused, unused, held > 0, torch.from_numpy(counted), unused, held)
-    found = SMALL.model.build(13).correct(torch.from_numpy(logits), batch)
-    expected = [
-        spearmanr(a[c], b[c]).statistic for a, b, c in zip(logits, outcome, counted, strict=True)
-    ]
-    assert_arrays_close_in_float32(found[:, 0].numpy(), expected)  # 1e-12 beside each variance
 
 
 @pytest.mark.soak

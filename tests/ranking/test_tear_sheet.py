@@ -10,8 +10,6 @@ from scipy.stats import spearmanr
 from dtml.evaluation.ranking import (
     beside_rules,
     both_known,
-    decile_spreads,
-    mean_of_days,
     rank_ics,
     score_groups,
     score_ranking,
@@ -20,14 +18,13 @@ from dtml.evaluation.tear_sheet import (
     HORIZONS,
     answers,
     by_horizon,
-    by_sector,
     group_returns,
     net_spread,
 )
 from dtml.markets.definition import Costs
 from dtml.pages.ranking import answer_words
 from tests.support.bounds import in_float64
-from tests.support.tear_sheets import DAYS, SECTORS, SESSIONS, made, sheet
+from tests.support.tear_sheets import DAYS, SESSIONS, made, sheet
 
 
 @pytest.mark.slow
@@ -45,44 +42,6 @@ def test_the_band_of_the_cumulative_rank_ic_ends_in_the_interval_of_the_score() 
         for grids in zip(scores, outcome, strict=True)
     ]
     np.testing.assert_allclose(rows["total"], np.cumsum(expected), rtol=1e-9)
-
-
-def test_below_twenty_days_nothing_has_an_interval() -> None:
-    for days, known in ((19, False), (20, True)):
-        found = sheet(0.2, days=days)
-        assert found.cumulative[["low", "high"]].iloc[-1].notna().all() == known
-        assert found.groups["excess_low"].notna().any() == known
-        assert found.sectors["rank_ic_low"].notna().any() == known
-
-
-@pytest.mark.slow
-def test_months_and_halves_are_means_of_their_days() -> None:
-    found = sheet(0.2)
-    daily = found.cumulative.set_index("session")["rank_ic"]
-    expected = daily.groupby([daily.index.year, daily.index.month]).mean()
-    np.testing.assert_allclose(found.months["rank_ic"], expected, rtol=1e-12)
-    assert found.months["days"].sum() == len(daily)
-    first, second = (mean_of_days(part) for part in np.array_split(daily.to_numpy(), 2))
-    assert list(found.halves["rank_ic"]) == [first.value, second.value]
-    assert list(found.halves["rank_ic_low"]) == [first.low, second.low]
-
-
-def test_a_middle_day_is_in_the_first_half() -> None:
-    assert sheet(0.2, days=21).halves["days"].tolist() == [11, 10]
-
-
-def test_the_outer_groups_are_the_tenths_of_the_decile_spread_for_any_number_of_stocks() -> None:
-    drawn = np.random.default_rng(3)
-    for stocks in range(5, 60):
-        scores, outcome = drawn.standard_normal((2, 1, stocks))
-        scores = np.round(scores, 1)
-        ((group, score),) = zip(score_groups(scores), scores, strict=True)
-        top, bottom = (outcome[0, group == each].mean() for each in (9, 0))
-        assert top - bottom == in_float64(decile_spreads(scores, outcome)[0])
-        # A higher score is never in a lower group, and equal scores share one.
-        steps, rises = np.diff(group[np.argsort(score)]), np.diff(np.sort(score))
-        assert (steps >= 0).all()
-        assert (steps[rises == 0] == 0).all()
 
 
 def test_group_returns_are_means_of_days_and_the_excess_ignores_the_market() -> None:
@@ -135,17 +94,6 @@ def test_autocorrelation_and_turnover_are_those_of_the_two_days() -> None:
         replaced = [(best[day] & ~best[before]).sum() / best[day].sum() for day, before in pairs]
         row = found.loc[horizon, ["autocorrelation", "replaced", "days"]].tolist()
         assert row == in_float64([np.mean(correlations), np.mean(replaced), len(pairs)])
-
-
-def test_a_sector_is_scored_as_if_its_stocks_were_the_market() -> None:
-    scores, outcome = made(0.2)
-    found = by_sector(scores, outcome, SECTORS)
-    assert list(found["sector"]) == ["Oil", "Tin"]
-    alone = score_ranking(scores[:, 1::4], outcome[:, 1::4])
-    oil = found.iloc[0]
-    assert (oil["days"], oil["n"]) == (alone["days"], alone["n"])
-    assert oil["rank_ic"] == in_float64(alone["rank_ic"])
-    assert oil["rank_ic_low"] == in_float64(alone["rank_ic_low"])
 
 
 @pytest.mark.parametrize(

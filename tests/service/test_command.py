@@ -19,15 +19,11 @@ import pyarrow.parquet as pq
 import pytest
 import typer
 from sqlalchemy import Engine
-from typer.testing import CliRunner
 
 from db.admin.copying import table_counts
 from db.engine import open_engine, reading
 from db.errors import StoreUsageError
-from db.questions import questions as all_questions
-from dtml.errors import UsageError
 from flows.commands.query import query
-from flows.commands.questions import commands
 from flows.signals import GO_ON
 from tests.support.commands import Command, as_served, whole_command
 from tests.support.nights import small_market
@@ -297,22 +293,6 @@ def test_a_parquet_file_has_days_moments_and_numbers_on_either_engine(
     assert json.loads(rows[0]["gaps"]) == [GAP]
 
 
-def test_two_columns_of_one_name_never_become_one(
-    store: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked = "select 1 as n, 2 as x, 3 as x"
-    for form in (
-        {"as_json": True, "as_csv": False},
-        ASKED,
-        ASKED | {"parquet": tmp_path / "x.parquet"},
-    ):
-        with pytest.raises(UsageError, match=r"2 columns .*'x':.*`as`"):
-            query(asked, **form)
-    query(asked, as_json=False, as_csv=True)
-    assert capsys.readouterr().out == "n,x,x\n1,2,3\n"
-    assert list(tmp_path.glob("*.parquet")) == []
-
-
 @pytest.mark.soak
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_sql_comes_from_standard_input_for_a_dash(
@@ -331,19 +311,3 @@ def test_sql_comes_from_standard_input_for_a_dash(
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff")))
     with pytest.raises(TranslationError, match="input is not UTF-8"):
         query("-", **ASKED)
-
-
-def test_a_question_is_asked_of_the_only_market(
-    store: Engine, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked = CliRunner().invoke(commands, ["19", "--json"])
-    assert asked.exit_code == 0, asked.exception
-    told = json.loads(asked.stdout)
-    assert (told["number"], told["market"], told["title"]) == (19, "toy", all_questions()[18].title)
-    assert "'toy'" in told["sql"]
-    assert {row["what"] for row in told["answer"]} == {
-        "bar rejected",
-        "not made before its day",  # at half past two of that day, UTC
-        "stocks left out",
-        "sources differ",
-    }

@@ -6,13 +6,12 @@ import logging
 import os
 import sys
 from datetime import date
-from types import SimpleNamespace
 
 import pytest
 
 from dtml.errors import DtmlError
-from flows.log_lines import lines_shown, logged_run, logged_stage
-from tests.support.log_lines import objects, record, standard_error
+from flows.log_lines import logged_run, logged_stage
+from tests.support.log_lines import objects, standard_error
 
 NIGHT = date(2026, 11, 25)
 KEYS = ["timestamp", "level", "message", "market", "night", "stage", "seconds", "run"]
@@ -98,15 +97,3 @@ def test_in_the_journal_every_line_begins_with_its_priority(
     warned, failed, ended = said.getvalue().splitlines()
     assert (warned, failed) == ("<4>a night is late", "<3>error: a broken disk")
     assert ended.startswith("<6>stage=watch seconds=")
-
-
-def test_a_pipe_gets_progress_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    clock = SimpleNamespace(monotonic=lambda: now[0])
-    monkeypatch.setattr("flows.log_lines.time", clock)
-    is_shown = lines_shown(terminal=False)
-    progress = record(logging.INFO, "fold 1 of 9", "flows.progress")
-    shown = []
-    for now[0] in (59.0, 60.0, 61.0, 119.0, 121.0):
-        shown.append(is_shown(progress))
-    assert shown == [False, True, False, False, True]

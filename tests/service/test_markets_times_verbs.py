@@ -161,19 +161,6 @@ def test_a_market(
     assert not wrong, "\n".join(f"{what}: {why}" for what, why in wrong.items())
 
 
-@pytest.mark.parametrize(
-    ("said", "words", "faults"),
-    [
-        ("a  b\n1  NaT\n", "status", ["1  NaT"]),
-        ("symbol,side\n", "orders --csv", ["no row"]),
-        ('[{"a": null, "reasons": [], "b": "None"}]', "replay --all --json", []),
-        ('{"cash": 1.0, "orders": []}', "orders --json", ["no row in orders"]),
-    ],
-)
-def test_a_fault_of_what_is_printed_is_found(said: str, words: str, faults: list[str]) -> None:
-    assert list(faults_of(said, words.split())) == faults
-
-
 def faults_of(said: str, words: Collection[str]) -> Iterator[str]:
     """What is missing in the output of a command with these words."""
     if "--json" in words:

@@ -18,7 +18,6 @@ import typer
 from filelock import FileLock
 from sqlalchemy import Engine
 
-from db.connection.locks import market_lock
 from db.engine import reading, transaction
 from db.read import read
 from db.rows import nights as stored_nights
@@ -30,7 +29,7 @@ from flows.commands.status import commands
 from flows.nightly.context import MarketContext
 from flows.nightly.night import NightRefusedError, run_night
 from flows.service.alerts import watch_markets
-from flows.service.schedules import LOCK, serving, write_serving
+from flows.service.schedules import LOCK, write_serving
 from flows.service.status import MarketStatus, market_status, named_markets
 from flows.service.timeliness import timeliness
 from flows.settings import prefect_folder
@@ -41,7 +40,6 @@ MARKET = replace(load_market("simulated"), retrain=63)
 # of AS_OF, a quarter of an hour after its night is due
 EVENING = datetime(2024, 7, 1, 22, 45, tzinfo=UTC)
 NEXT_NOON = datetime(2024, 7, 2, 16, tzinfo=UTC)
-NEXT_MIDNIGHT = datetime(2024, 7, 3, 4, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -123,27 +121,6 @@ def test_a_market_that_is_up_to_date_says_when_it_goes_on_and_by_which_model(
     later = stands(reader, datetime(2024, 7, 12, 12, tzinfo=UTC)).model
     assert later is not None
     assert (later.age, later.due_in) == (7, 56)
-
-
-def test_a_market_without_its_due_night_is_late(context: MarketContext, reader: Engine) -> None:
-    after_nights(context, AS_OF)
-    assert not stands(reader, datetime(2024, 7, 3, 0, 29, tzinfo=UTC)).is_late
-    found = stands(reader, NEXT_MIDNIGHT)
-    assert found.age == 1
-    due, remedy = str(found.problem).split("; run ")
-    assert re.match("simulated:.*2024-07-02 .*not complete.*due .*2024-07-02 22:30 UTC;", due)
-    assert re.match("`dtml nightly simulated --catch-up`,.*--prices FILE ", remedy)
-
-
-@pytest.mark.soak
-def test_a_night_that_nobody_is_at_was_interrupted(
-    engine: Engine, reader: Engine, tmp_path: Path
-) -> None:
-    begin(engine)
-    with market_lock(engine, "simulated"):
-        assert stands(reader, EVENING).outcome == "running"
-    assert stands(reader, EVENING).outcome == "interrupted"
-    assert not list(Path.cwd().glob("file:*"))
 
 
 def test_markets_are_those_asked_for_or_all_that_the_store_knows(
@@ -235,23 +212,6 @@ def test_the_command_prints_every_market_and_says_what_is_not_well_only_when_ask
             "late",
         }
     assert json.loads(dtml("--json")[1])[0]["alerts_not_sent"] == 2
-
-
-def test_a_next_run_is_shown_only_of_markets_that_a_service_serves(
-    context: MarketContext, dtml: Command
-) -> None:
-    after_nights(context, AS_OF)
-    assert serving() is None
-    assert "No service runs" in dtml()[1]
-    folder = prefect_folder()
-    write_serving(folder, ["simulated"], timedelta(minutes=300), None)
-    assert serving() is None  # of a service that has ended
-    with FileLock(folder / LOCK):
-        (row,) = json.loads(dtml("--json")[1])
-        # 300 minutes after the close in New York
-        assert row["next_run"][11:16] in ("01:00", "02:00")
-        write_serving(folder, ["other"], timedelta(minutes=300), None)
-        assert json.loads(dtml("--json")[1])[0]["next_run"] is None
 
 
 @pytest.mark.parametrize(

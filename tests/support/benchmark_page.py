@@ -50,36 +50,6 @@ def score_row(predictor: str, protocol: str, **known: Any) -> dict[str, Any]:
     return row | dict.fromkeys(FIGURES, NAN) | known
 
 
-def small_scores() -> pd.DataFrame:
-    dtml = {
-        "acc_mean": 0.5353,
-        "acc_sd": 0.0075,
-        "published_acc": 0.5353,
-        "published_acc_sd": 0.0075,
-    }
-    dtml |= {
-        "acc": 0.5401,
-        "acc_low": 0.512,
-        "acc_high": 0.561,
-        "acc_gain": -0.0109,
-        "acc_gain_low": -0.043,
-    }
-    dtml |= {
-        "acc_gain_high": 0.0171,
-        "mcc_mean": 0.07,
-        "mcc_sd": 0.02,
-        "mcc": -0.012,
-        "mcc_low": -0.053,
-    }
-    dtml |= {"mcc_high": 0.027, "auc": 0.507, "auc_low": 0.498, "auc_high": 0.516}
-    rule = {"acc": 0.551, "acc_low": 0.51, "acc_high": 0.59, "mcc": 0.108}
-    rows = [
-        score_row("index_reversal", "published", **rule),
-        score_row("dtml", "published", **dtml),
-    ]
-    return pd.DataFrame([*rows, score_row("dtml", "all", acc=1.0, acc_mean=0.5)])
-
-
 def random_scores(predictors: list[str]) -> pd.DataFrame:
     """Every figure of a model another one; a rule's as they can be."""
     generator = np.random.default_rng(7)

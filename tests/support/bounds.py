@@ -97,11 +97,6 @@ def assert_arrays_close_in_float64(found: Any, expected: Any) -> None:
     np.testing.assert_allclose(found, expected, rtol=FLOAT64_RELATIVE, atol=FLOAT64_ABSOLUTE)
 
 
-def assert_arrays_close_in_float32(found: Any, expected: Any) -> None:
-    """Assert that arrays or columns that went through float32 once are equal as by `in_float32`."""
-    np.testing.assert_allclose(found, expected, rtol=FLOAT32_RELATIVE, atol=FLOAT32_ABSOLUTE)
-
-
 def assert_arrays_cast_to_float32(found: Any, expected: Any) -> None:
     """Assert that an array is what float64 gave, rounded to float32 once: by half a unit of its
     last place, 2^-24.
