@@ -38,16 +38,24 @@ CURVE_HEIGHT = 80  # of the drawn curve, in units of its view box
 class Walked:
     """The scores of an estimator on the days of a walk, and their quality.
 
-    `scores` and `outcome`, returns over `leg`: sessions by stocks. `figures`: value, low, high of
-    `dtml.evaluation.ranking.FIGURES`. `daily`: rank IC and decile spread of each session.
+    `scores`, those of each of the `rules`, and `outcome`, returns over `leg`: sessions by stocks.
+    `figures`: value, low, high of `dtml.evaluation.ranking.FIGURES`. `daily`: rank IC and decile
+    spread of each session.
     """
 
-    def __init__(self, name: str, scores: pd.DataFrame, outcome: pd.DataFrame, leg: Leg) -> None:
+    def __init__(
+        self,
+        name: str,
+        scores: pd.DataFrame,
+        outcome: pd.DataFrame,
+        leg: Leg,
+        rules: Sequence[Grid],
+    ) -> None:
         self.name = name
         self.scores = scores
         score_grid = scores.to_numpy()
         outcome_grid = outcome.to_numpy()
-        self._rank_score = score_ranking(score_grid, outcome_grid, overlap=overlap_of(leg))
+        self._rank_score = score_ranking(score_grid, outcome_grid, rules, overlap=overlap_of(leg))
         ends = {"value": "", "low": "_low", "high": "_high"}
         self.figures = pd.DataFrame(
             {
@@ -70,6 +78,8 @@ class Walked:
         return (
             f"{self.name}: rank IC {figure(found['rank_ic'])} "
             f"{between(found['rank_ic_low'], found['rank_ic_high'])}, "
+            f"after all rules {figure(found['residual_ic'])} "
+            f"{between(found['residual_ic_low'], found['residual_ic_high'])}, "
             f"t {figure(found['t'], 1)}, {found['days']} days"
         )
 
@@ -178,6 +188,11 @@ class Study:
         history = self._history
         last_day = pd.Timestamp(last or self._panel.sessions[-1])
         walk_folds = folds(history, pd.Timestamp(first), last_day)
+        # Only a day's constituents that have a bar are ranked.
+        rules = {
+            name: np.where(history.there, rule_scores(history.features, name), np.nan)
+            for name in RULES
+        }
         if not isinstance(estimator, str | Path):
             # [sessions stocks], NaN on days that no fold scores and for stocks that are not ranked.
             scores = np.full_like(history.outcome, np.nan)
@@ -190,8 +205,7 @@ class Study:
                     history.there[fold.scored],
                 )
         elif isinstance(estimator, str) and estimator in RULES:
-            # Only a day's constituents that have a bar are ranked.
-            scores = np.where(history.there, rule_scores(history.features, estimator), np.nan)
+            scores = rules[estimator]
         else:  # a path, or a text that is the name of no rule and so taken for a path
             spans = [(fold.trained, fold.scored) for fold in walk_folds]
             if not Path(estimator).exists():
@@ -204,7 +218,13 @@ class Study:
         days = slice(walk_folds[0].scored.start, walk_folds[-1].scored.stop)
         is_named = isinstance(estimator, str | Path)
         name = str(estimator) if is_named else type(estimator).__name__
-        return Walked(name, self._frame(scores, days), self.outcomes[days], self.leg)
+        return Walked(
+            name,
+            self._frame(scores, days),
+            self.outcomes[days],
+            self.leg,
+            [scores_of_rule[days] for scores_of_rule in rules.values()],
+        )
 
     def __repr__(self) -> str:
         sessions = self._panel.sessions

@@ -1,11 +1,14 @@
-"""The metrics of a day's ranking: rank IC, AUC, ACC and MCC within the day, and decile spread.
+"""The metrics of a day's ranking: rank ICs, AUC, ACC and MCC within the day, and decile spread.
 
-ACC and MCC are against the median. Without skill rank IC and MCC are 0, AUC and ACC one half,
-whatever the market does. Each figure is one number a day, averaged, but for ACC and MCC, which are
-of the counts of all days. Intervals: `dtml.evaluation.bootstrap`.
+ACC and MCC are against the median. Without skill rank ICs and MCC are 0, AUC and ACC one half,
+whatever the market does. The residual IC is what a ranking adds to rules: the correlation of what
+is left of its ranks, after those of all rules, with the outcomes' ranks. Upper and lower IC are the
+rank ICs among the stocks that it puts into the upper and into the lower half of their day. Each
+figure is one number a day, averaged, but for ACC and MCC, which are of the counts of all days.
+Intervals: `dtml.evaluation.bootstrap`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -27,19 +30,24 @@ RESAMPLES = 10_000
 DECILES = 10
 NO_GROUP = -1
 MINIMUM_STOCKS = 5  # a correlation of fewer means little
-FIGURES = ("rank_ic", "auc", "acc", "mcc", "decile_spread")
+ROUNDING = 1e-9  # of what is left of the ranks of a rule itself, as a share of their variance
+ICS = ("rank_ic", "residual_ic", "upper_ic", "lower_ic")
+FIGURES = (*ICS, "auc", "acc", "mcc", "decile_spread")
 
 
-def score_ranking(scores: Days, outcome: Days, *, overlap: int = 1) -> dict[str, float | int]:
+def score_ranking(
+    scores: Days, outcome: Days, rules: Sequence[Days] = (), *, overlap: int = 1
+) -> dict[str, float | int]:
     """Score the ranking that `scores` give the stocks of each day against their returns.
 
     Returns `days` (with a rank IC), `n` (stock-days), `icir` (mean daily rank IC over its standard
     deviation, NaN below two days), `t` (over its Newey-West error), and `FIGURES` with intervals.
     Returns are ratios minus 1. A day counts if `MINIMUM_STOCKS` of its stocks have score and
-    outcome. `overlap` is the number of days whose outcomes share a session. ACC and MCC compare
+    outcome. The residual IC is of the scores of `rules`, NaN for one of them and without any.
+    `overlap` is the number of days whose outcomes share a session. ACC and MCC compare
     whether a stock is in the upper half of its day.
     """
-    daily, counts = _of_days(scores, outcome)
+    daily, counts = _of_days(scores, outcome, rules)
     counts = counts[counts.any(axis=1)]
     halves = {
         name: estimate(counts, statistic, resamples=RESAMPLES, overlap=overlap)
@@ -62,24 +70,30 @@ def score_daily(daily: Mapping[str, Daily], *, overlap: int = 1) -> dict[str, fl
     return _over_days(daily, halves, overlap)
 
 
-def score_each_day(scores: Days, outcome: Days) -> pd.DataFrame:
+def score_each_day(scores: Days, outcome: Days, rules: Sequence[Days] = ()) -> pd.DataFrame:
     """Score each day by itself, a row each: `score_ranking` without intervals, icir and t."""
-    daily, _counts = _of_days(scores, outcome)
+    daily, _counts = _of_days(scores, outcome, rules)
     unknown = ["icir", "t", *(f"{name}_{end}" for name in FIGURES for end in ("low", "high"))]
     days = np.isfinite(daily["rank_ic"]).astype(int)
     return pd.DataFrame({"days": days, **daily, **dict.fromkeys(unknown, np.nan)})
 
 
-def _of_days(scores: Days, outcome: Days) -> tuple[dict[str, ndarray], Int[ndarray, "days 4"]]:
+def _of_days(
+    scores: Days, outcome: Days, rules: Sequence[Days]
+) -> tuple[dict[str, ndarray], Int[ndarray, "days 4"]]:
     """Return the figures of each day, and its counts against the median."""
     scores, outcome = both_known(scores, outcome)
     counts = against_median(scores, outcome)
     n = counts.sum(axis=1)
+    is_upper = _in_upper_half(scores)
     with np.errstate(invalid="ignore"):  # 0 / 0 on a day without a stock
         acc = accuracy(counts)
     return {
         "n": n,
         "rank_ic": rank_ics(scores, outcome),
+        "residual_ic": residual_ics(scores, outcome, rules),
+        "upper_ic": rank_ics(*both_known(np.where(is_upper, scores, np.nan), outcome)),
+        "lower_ic": rank_ics(*both_known(np.where(is_upper, np.nan, scores), outcome)),
         "auc": within_day_aucs(scores, outcome),
         "acc": acc,
         "mcc": np.where(n > 0, mcc(counts), np.nan),
@@ -193,8 +207,37 @@ def pearson_ics(scores: Days, outcome: Days) -> Daily:
 
     NaN where either is constant, or near 0 where the mean of its equal values is rounded.
     """
-    x, y = (np.nan_to_num(each - mean_of_known(each, 1)[:, None]) for each in (scores, outcome))
+    x, y = _centred(scores), _centred(outcome)
     return quotient((x * y).sum(axis=1), np.sqrt((x**2).sum(axis=1) * (y**2).sum(axis=1)))
+
+
+def residual_ics(scores: Days, outcome: Days, rules: Sequence[Days]) -> Daily:
+    """Return the correlation of the outcomes' ranks with what is left of the ranks of the scores.
+
+    Left are the residuals of the day's least squares on the ranks of all rules; a rule's missing
+    score counts as its mean rank. NaN where nothing is left, and without rules. Stock-days as of
+    `both_known`.
+    """
+    if not rules:
+        return np.full(len(scores), np.nan)
+    has_score = np.isfinite(scores)
+    ranks = _centred(ranked(scores))
+    of_rules = np.stack(  # [days stocks rules]
+        [_centred(ranked(np.where(has_score, rule, np.nan))) for rule in rules], axis=-1
+    )
+    transposed = of_rules.swapaxes(1, 2)
+    # The pseudo-inverse, as rules may be equal on a day.
+    inverse = np.linalg.pinv(transposed @ of_rules, rcond=ROUNDING, hermitian=True)
+    weights = inverse @ (transposed @ ranks[..., None])  # [days rules 1]
+    left = ranks - (of_rules @ weights)[..., 0]
+    is_left = (left**2).sum(axis=1) > ROUNDING * (ranks**2).sum(axis=1)
+    ics = pearson_ics(np.where(has_score, left, np.nan), ranked(outcome))
+    return np.asarray(np.where(is_left, ics, np.nan))
+
+
+def _centred(values: Days) -> Days:
+    """Return each day's values less their mean, 0 where missing."""
+    return np.asarray(np.nan_to_num(values - mean_of_known(values, 1)[:, None]))
 
 
 def within_day_aucs(scores: Days, outcome: Days) -> Daily:

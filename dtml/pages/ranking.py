@@ -22,6 +22,9 @@ ORDER = {
     "predictor": "name:text",
     "rank IC [95 %]": "rank_ic",
     "t": "t",
+    "after all rules [95 %]": "residual_ic",
+    "upper half": "upper",
+    "lower half": "lower",
     "over the strongest rule": "over_rule:range",
     "over the ridge": "over_ridge:range",
     "AUC": "auc",
@@ -212,11 +215,16 @@ class Ranking:
     sheet: TearSheet | None = None
 
     @property
+    def headline(self) -> Row:
+        """Return the scores of the blend over all days."""
+        # It is always among the predictors, once.
+        (blend,) = [row for row in whole_scores(self) if row["predictor"] == HEADLINE]
+        return blend
+
+    @property
     def days(self) -> int:
         """Return the number of days on which the blend was scored."""
-        # The blend is always among the predictors, once.
-        (blend,) = [row for row in whole_scores(self) if row["predictor"] == HEADLINE]
-        return int(blend["days"])
+        return int(self.headline["days"])
 
     @property
     def strongest(self) -> Row | None:
@@ -235,7 +243,7 @@ def sentence(ranking: Ranking) -> str:
 
 def verdict(ranking: Ranking) -> str:
     """Say whether the blend beats the strongest rule, and what it earns, traded as validated."""
-    words = said("walk_verdict", ranking.days, HEADLINE, ranking.strongest)
+    words = said("walk_verdict", ranking.days, HEADLINE, ranking.strongest, ranking.headline)
     rows = net_rows(ranking)
     chosen = rows.get(VERSIONS[-1])
     if chosen is None:
@@ -267,8 +275,12 @@ def order_table(ranking: Ranking) -> Table:
             "over_ridge": _gain(ranking, name, "ridge"),
         }
         ending = " (strongest rule)" if name == rule else ""
-        spread = {"spread": row["decile_spread"]}  # without its interval
-        rows.append({**row, **gains, **spread, "name": f"{named(name)}{ending}"})
+        without_intervals = {
+            "spread": row["decile_spread"],
+            "upper": row["upper_ic"],
+            "lower": row["lower_ic"],
+        }
+        rows.append({**row, **gains, **without_intervals, "name": f"{named(name)}{ending}"})
     return Table(rows, ORDER)
 
 

@@ -71,6 +71,12 @@ TERMS: Mapping[str, Term] = {
         "returns. The figure is the mean over nights, and 0 means no skill. The small chart adds "
         "up the rank IC of each night: a line that climbs steadily is steady skill.",
     ),
+    "after-rules": Term(
+        word="after all rules",
+        meaning="The rank IC of what is left of a ranking once the mix of one-line rules that "
+        "explains most of it, day by day, is taken away: what it adds to all of them. 0 means "
+        "that it adds nothing.",
+    ),
     "interval": Term(
         word="interval in brackets",
         meaning="A 95 % interval from resampled whole days, because the stocks of one day move "

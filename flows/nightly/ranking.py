@@ -24,7 +24,7 @@ from db.save import save
 from dtml.baselines.naive_rules import MODEL
 from dtml.errors import DtmlError
 from dtml.evaluation.evidence import Evidence, evidence, promoted
-from dtml.evaluation.ranking import both_known, rank_ics, score_daily, score_each_day
+from dtml.evaluation.ranking import FIGURES, both_known, rank_ics, score_daily, score_each_day
 from dtml.markets.definition import EARNED, LEGS, Leg
 from dtml.own.code import OWN
 from dtml.prices.sessions import next_known_session, next_session, sessions_up_to
@@ -201,7 +201,7 @@ def _save_champion(
 
 
 # The figures of each night from which running scores are computed (`score_daily`).
-DAILY_FIGURES = ("n", "rank_ic", "auc", "acc", "mcc", "decile_spread")
+DAILY_FIGURES = ("n", *FIGURES)
 LONGEST: Leg = max(LEGS, key=sessions_to)  # the return that is known last
 AWAITED = 250  # sessions after which what is still not known of a night is given up
 
@@ -498,12 +498,14 @@ def _night_scores(
         predictor: targets.isin(newest.loc[newest["predictor"] == predictor, "target"])
         for predictor in scores
     }
+    rules = []
     if len(day):
         # A rule is scored on the stocks that any of the predictors ranked.
         is_ranked = np.any([np.isfinite(score) for score in scores.values()], axis=0)
         for name in RULES:
             rule = rule_scores(history.features, name)[day]
             scores[name] = np.where(is_ranked, rule, np.nan)
+        rules = [scores[name] for name in RULES]
     largest_return = context.experiment.windows.largest_return
     figures = []
     for leg in measured_legs(panel):
@@ -512,7 +514,9 @@ def _night_scores(
         for predictor, score in scores.items():
             is_scored = is_over & ranked_by.get(predictor, True)
             figures.append(
-                score_each_day(score[is_scored], outcome[is_scored]).assign(
+                score_each_day(
+                    score[is_scored], outcome[is_scored], [rule[is_scored] for rule in rules]
+                ).assign(
                     target=targets[is_scored],
                     span="night",
                     leg=leg,

@@ -184,6 +184,7 @@ class RankingStudy(Study[Ranking]):
         leg = self.history.leg
         splits = self.splits
         of_days = {name: scores[self.days] for name, scores in predictions.items()}
+        of_rules = [of_days[name] for name in RULES]
         scores = []
         parts = self.parts()
         for predictor, scored_leg, (part, value) in product(predictions, self.returns, parts):
@@ -191,7 +192,7 @@ class RankingStudy(Study[Ranking]):
             if part == "all" or scored_leg == leg:
                 of_part = np.where(parts[part, value], of_days[predictor], np.nan)
                 figures = score_ranking(
-                    of_part, self.returns[scored_leg], overlap=overlap_of(scored_leg)
+                    of_part, self.returns[scored_leg], of_rules, overlap=overlap_of(scored_leg)
                 )
                 named = {"predictor": predictor, "leg": scored_leg, "slice": part, "value": value}
                 scores.append({**named, "is_rule": predictor in RULES, **figures})

@@ -6,6 +6,7 @@ from itertools import permutations
 import pandas as pd
 import pytest
 
+from dtml.evaluation.ranking import FIGURES
 from dtml.evaluation.tear_sheet import answers
 from dtml.pages.ranking import Ranking, answer_words, markdown_report, verdict
 from tests.support.facts import in_order
@@ -36,10 +37,11 @@ def made(p: float | None, p_of_twin: float | None = None, gain_of_twin: float = 
     scores = pd.DataFrame({"predictor": ["blend", "ridge", *rules]})
     scores["is_rule"] = scores["predictor"].isin(rules)
     scores = scores.assign(leg="next_close", slice="all", value="", days=250, t=1.0)
-    for name in ("rank_ic", "auc", "acc", "decile_spread"):
+    for name in FIGURES:
         scores = scores.assign(**{name: 0.03, f"{name}_low": 0.01, f"{name}_high": 0.05})
     row = {"leg": "next_close", "best_rule": CHOSEN, "stocks": 31, "first": "2024-01-02"}
     row |= {"last": "2024-12-30", "folds": 4, "seconds": 2.0, "config": {}}
+    scores.loc[0, ["residual_ic", "residual_ic_low", "residual_ic_high"]] = 0.015, -0.002, 0.032
     return Ranking(row, scores, of_rules, pd.DataFrame({"span": [], "version": []}))
 
 
@@ -63,7 +65,9 @@ def test_the_verdict_is_that_of_all_comparisons_and_the_interval_stays_beside_it
     found: Ranking, facts: tuple[str, ...]
 ) -> None:
     said = verdict(found)
-    assert re.search(in_order("the blend ", *facts), said)
+    assert re.search(
+        in_order("the blend ", *facts, "all rules together", ".015 [-.002, .032]"), said
+    )
     assert said in markdown_report(found)
     is_proven = facts[0] == "beats"
     answer = answer_words(answers(sheet(0.3)), found.strongest)["Beats the rules"]

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import rankdata, spearmanr
+from sklearn.linear_model import LinearRegression
 from sklearn.metrics import accuracy_score, matthews_corrcoef, roc_auc_score
 
 from dtml.evaluation.ranking import (
@@ -14,6 +15,7 @@ from dtml.evaluation.ranking import (
     decile_spreads,
     rank_ic_t,
     rank_ics,
+    residual_ics,
     score_each_day,
     score_ranking,
     within_day_aucs,
@@ -31,6 +33,39 @@ def made(seed: int = 0, skill: float = 0.2) -> tuple[np.ndarray, np.ndarray]:
     scores[drawn.random(scores.shape) < 0.1] = np.nan
     outcome[drawn.random(scores.shape) < 0.1] = np.nan
     return both_known(np.round(scores, 1), outcome)  # with ties
+
+
+def test_the_residual_ic_is_of_what_least_squares_on_the_rules_leave() -> None:
+    scores, outcome = made()
+    drawn = np.random.default_rng(1)
+    rules = [scores + drawn.standard_normal(scores.shape), drawn.standard_normal(scores.shape)]
+    rules[1][drawn.random(scores.shape) < 0.1] = np.nan
+    found = residual_ics(scores, outcome, [*rules, rules[0]])  # twice the same takes no more away
+    for day in range(DAYS):
+        known = np.isfinite(scores[day])
+        ranks = [rankdata(rule[day, known], nan_policy="omit") for rule in rules]
+        of_rules = np.transpose(
+            [np.where(np.isnan(each), np.nanmean(each), each) for each in ranks]
+        )
+        own = rankdata(scores[day, known])
+        left = own - LinearRegression().fit(of_rules, own).predict(of_rules)
+        expected = np.corrcoef(left, rankdata(outcome[day, known]))[0, 1]
+        assert found[day] == pytest.approx(expected, abs=1e-9)
+    # Nothing is left of a rule itself, nor of a ranking that mixes rules.
+    assert np.isnan(residual_ics(rules[0], outcome, rules)).all()
+    assert np.isnan(residual_ics(scores, outcome, [])).all()
+
+
+def test_upper_and_lower_ic_are_of_the_halves_of_the_ranking() -> None:
+    scores, outcome = made()
+    outcome = np.where(scores > np.nanmedian(scores, axis=1)[:, None], outcome, -scores)
+    found = score_each_day(scores, outcome)
+    for day in range(DAYS):
+        known = np.isfinite(scores[day])
+        s, y = scores[day, known], outcome[day, known]
+        is_upper = rankdata(s) > (len(s) + 1) / 2
+        assert found["upper_ic"][day] == in_float64(spearmanr(s[is_upper], y[is_upper]).statistic)
+        assert found["lower_ic"][day] == in_float64(spearmanr(s[~is_upper], y[~is_upper]).statistic)
 
 
 @pytest.mark.slow
