@@ -119,8 +119,9 @@ def test_a_feature_that_fails_is_missing_only_while_there_are_fewer_sessions_tha
     found = own.values(PANEL, [10, 25, 80])
     assert np.isnan(found[0]).all()
     assert np.isfinite(found[1:]).any(axis=(1, 2)).all()
-    bad = IsolatedCode(OwnCode("mine.py", "HISTORY = 30\ndef f(bars):\n    return 1 / 0"))
-    with pytest.raises(OwnCodeError, match=r"mine\.py, line 3: ZeroDivisionError"):
+    failing = "HISTORY = 30\ndef f(bars):\n    raise EOFError('short file')"
+    bad = IsolatedCode(OwnCode("mine.py", failing))
+    with pytest.raises(OwnCodeError, match=r"mine\.py, line 3: EOFError: short file"):
         bad.values(PANEL, [80])
 
 
@@ -170,16 +171,14 @@ def test_a_value_is_computed_once_for_a_text_its_bars_and_a_session(
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        ("raise EOFError('short file')", "EOFError: short file"),
         ("return bars.close if len(bars.close) < 300 else __import__('os')._exit(3)", "status 3"),
-        ("__import__('time').sleep(9)", "took more than 2 s"),
-        ("__import__('os').closerange(3, 99), __import__('time').sleep(9)", "took more than 2 s"),
+        ("__import__('os').closerange(3, 99), __import__('time').sleep(9)", "took more than 1 s"),
     ],
 )
 def test_what_fails_on_a_later_session_is_told_and_leaves_no_server(
     body: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DTML_CODE_SECONDS", "2")
+    monkeypatch.setenv("DTML_CODE_SECONDS", "1")
     monkeypatch.setattr(process, "SANDBOX", replace(process.SANDBOX, idle=[]))
     started: list[Server] = []
     monkeypatch.setattr(Server, "__init__", counting(started, Server.__init__))
@@ -241,15 +240,15 @@ def test_a_later_dividend_computes_no_value_again(tmp_path: Path) -> None:
 def test_a_fold_does_not_know_the_outcomes_of_the_days_that_it_scores() -> None:
     own = IsolatedCode(OwnCode("mine.py", HONEST))
     relative = ranked(np.where(THERE, outcomes(PANEL, "next_close"), np.nan))
-    folds = [(slice(200, 300), slice(310, 320)), (slice(210, 310), slice(320, 330))]
+    folds = [(slice(270, 300), slice(310, 313)), (slice(273, 303), slice(313, 316))]
     known = relative.copy()
     known[310:] = np.nan
     scores, fitted = own.walk(PANEL, THERE, relative, folds)
     blind, _ = own.walk(PANEL, THERE, known, folds)
     np.testing.assert_array_equal(scores, blind)
-    assert np.isfinite(scores[310:330]).sum() == THERE[310:330].sum()
-    (night,) = own.night(PANEL.cut(slice(0, 330)), THERE[:330], fitted)
-    np.testing.assert_array_equal(night, scores[329])
+    assert np.isfinite(scores[310:316]).sum() == THERE[310:316].sum()
+    (night,) = own.night(PANEL.cut(slice(0, 316)), THERE[:316], fitted)
+    np.testing.assert_array_equal(night, scores[315])
 
 
 def test_a_model_that_draws_as_it_scores_gives_a_night_the_scores_of_the_walk() -> None:

@@ -95,6 +95,7 @@ def test_outcomes_that_begin_later_than_was_said_are_found_for_long_returns_too(
     assert "cut" in found_in(replace(honest, **RANKING_LEAKS["LaterLeg"]), MARKETS["simulated"])
 
 
+@pytest.mark.soak
 def test_the_features_of_the_long_set_pass_the_audit() -> None:
     history = MARKETS["simulated"]
     history = replace(history, market=replace(history.market, features="long"))

@@ -52,39 +52,6 @@ def halves(
     ]
 
 
-def newton(rows: list[tuple[int, float, bool, float]]) -> tuple[float, float]:
-    """Slope and intercept, as the module describes them."""
-    day, chance, rose, weight = (np.array(each) for each in zip(*rows, strict=True))
-    said, days = np.log(chance / (1 - chance)), day.max() + 1
-    centre = (weight * said).sum() / weight.sum()
-    spread = ((weight * (said - centre) ** 2).sum() / weight.sum()) ** 0.5
-    design = np.stack([np.ones(len(rows)), (said - centre) / spread], axis=1)
-    target = np.where(rose, (rose.sum() + 1) / (rose.sum() + 2), 1 / ((~rose).sum() + 2))
-    line = np.zeros(2)
-    for _ in range(31):
-        fitted = 1 / (1 + np.exp(-design @ line))
-        curve = np.linalg.inv((design * (weight * fitted * (1 - fitted))[:, None]).T @ design)
-        line = line + curve @ design.T @ (weight * (target - fitted))
-    pulls = [
-        ((weight * (target - fitted))[day == one, None] * design[day == one]).sum(axis=0)
-        for one in range(days)
-    ]
-    variance = (
-        np.diag(curve @ sum(np.outer(pull, pull) for pull in pulls) @ curve) * days / (days - 1)
-    )
-    height, lean = line**3 / (line**2 + variance)
-    return lean / spread, height - lean / spread * centre
-
-
-@pytest.mark.parametrize(("seed", "days"), [(3, DAYS), (4, DAYS), (5, DAYS), (3, 4)])
-def test_the_correction_is_platts_shrunk_by_what_days_say_of_it(seed: int, days: int) -> None:
-    probability, movement = made(seed)
-    fitted, _ = halves(probability[:days], movement[:days])
-    found = calibrate(probability[:days], movement[:days])
-    assert (found.slope, found.intercept) == in_float64(newton(fitted))
-    assert found.slope > 0
-
-
 @pytest.mark.parametrize("seed", [3, 4, 5])
 def test_a_threshold_is_the_smallest_that_leaves_so_many_days_of_shares_without_a_wrong_call(
     seed: int,

@@ -8,7 +8,7 @@ from scipy.stats import binom, zscore
 from dtml.evaluation.bootstrap import interval, overlapping_interval
 from dtml.evaluation.family import ALPHA, BEATS_NOT_ALL, beside_strongest_rule, compared, family_p
 from dtml.evaluation.metrics import MINIMUM_DAYS, ratio
-from dtml.evaluation.ranking import rank_differences, score_ranking
+from dtml.evaluation.ranking import score_ranking
 
 DAYS = 127
 MODELS = 10
@@ -146,20 +146,6 @@ def test_the_verb_follows_the_p_value_and_the_sign(
     gain: float | None, p: float, verb: str | None
 ) -> None:
     assert str(compared(gain, p)).startswith(str(verb))
-
-
-def test_both_orders_of_a_pair_have_one_p_value_and_opposite_gains() -> None:
-    generator = np.random.default_rng(17)
-    outcome = generator.standard_normal((60, 11))
-    predictions = {name: generator.standard_normal((60, 11)) for name in "abc"}
-    predictions["c"] = outcome + 0.5 * predictions["c"]
-    rows = {(row["predictor"], row["other"]): row for row in rank_differences(predictions, outcome)}
-    assert len(rows) == 6
-    for (first, second), row in rows.items():
-        back = rows[second, first]
-        assert row["gain"] == pytest.approx(-float(back["gain"]))
-        assert row["gain_p"] == back["gain_p"]
-    assert float(rows["c", "a"]["gain_p"]) <= ALPHA < float(rows["a", "b"]["gain_p"])
 
 
 def test_intervals_of_overlapping_outcomes_hold_the_truth_in_95_of_100() -> None:

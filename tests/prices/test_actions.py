@@ -14,7 +14,6 @@ from dtml.prices.actions import CONTRADICTED, UNDIVIDED, doubtful_actions
 from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
 from tests.support.nights import AS_OF, BARS, SIMULATED, FrameSource
-from tests.support.real_sets import SETS, checked, needs_real_sets
 
 PRICES = ["open", "high", "low", "close", "adj_close"]
 SYMBOL = "L02"
@@ -119,19 +118,3 @@ def test_a_night_names_a_split_of_its_newest_bar(context: MarketContext) -> None
     )
     with reading(context.engine) as conn:
         assert read(conn, "price_warning", market=context.name, order="symbol, reason").empty
-
-
-@pytest.mark.soak
-@pytest.mark.slow
-@needs_real_sets
-@pytest.mark.parametrize("name", SETS)
-def test_of_the_real_sets_one_stock_is_named_whose_adjusted_close_is_known_to_double(
-    name: str,
-) -> None:
-    """None records a dividend or split.
-
-    The bar of BLT.L on which adj_close doubles is rejected, the next shows it.
-    """
-    bars = checked(name).accepted
-    named = found(bars[~bars["symbol"].str.startswith("^")], SETS[name].returns)
-    assert named == ([("BLT.L", CONTRADICTED)] if name == "ftse30" else [])

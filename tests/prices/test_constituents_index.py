@@ -20,7 +20,6 @@ from dtml.prices.returns import index_of_constituents
 from dtml.sources import open_source
 from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
-from flows.nightly.night import run_night
 from tests.support.bounds import in_float64
 from tests.support.nights import AS_OF, BARS, FrameSource, small_market
 
@@ -92,13 +91,6 @@ def test_fetched_day_by_day_it_is_the_same_as_fetched_at_once(made: MarketContex
     assert found["open"].to_numpy() == in_float64(whole["open"].to_numpy())
     assert found["known_at"].iloc[0] == first["known_at"].iloc[0]  # what was known stands
     assert fetch_bars(made, AS_OF).stored == 0
-
-
-@pytest.mark.soak
-def test_a_night_runs_without_any_index_in_its_source(made: MarketContext) -> None:
-    assert run_night(made, AS_OF).row["predictions"] == len(made.market.symbols)
-    with reading(made.engine) as conn:
-        assert prices.last_sessions(conn, made.name)[INDEX].date() == AS_OF
 
 
 def test_the_file_of_a_market_says_so(tmp_path: Path) -> None:

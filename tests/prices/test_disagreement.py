@@ -81,13 +81,6 @@ def lost_for(symbols: list[str], day: pd.Timestamp) -> pd.DataFrame:
     return table[~(table["symbol"].isin(symbols) & (table["session"] == day))]
 
 
-def test_the_same_bars_agree() -> None:
-    result = compared(bars(), bars())
-    assert result.differing.empty
-    assert (result.symbols, result.bars) == (tuple(sorted(SYMBOLS)), len(bars()))
-    assert said(bars(), bars()) == []
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "change",

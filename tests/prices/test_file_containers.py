@@ -61,13 +61,12 @@ TEXTS: dict[str, bytes] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("content", TEXTS.values(), ids=TEXTS)
-@pytest.mark.parametrize("name", ["p.csv", "p.csv.gz", "p.txt.zst"])
-def test_a_text_is_read_by_its_content_whatever_its_name(
-    content: bytes, name: str, tmp_path: Path
-) -> None:
-    (tmp_path / name).write_bytes(content)
-    found = read(FileSource(MARKET, tmp_path / name))
-    pd.testing.assert_frame_equal(found, ours(tmp_path), check_exact=True)
+def test_a_text_is_read_by_its_content_whatever_its_name(content: bytes, tmp_path: Path) -> None:
+    expected = ours(tmp_path)
+    for name in ("p.csv", "p.csv.gz", "p.txt.zst"):
+        (tmp_path / name).write_bytes(content)
+        found = read(FileSource(MARKET, tmp_path / name))
+        pd.testing.assert_frame_equal(found, expected, check_exact=True)
 
 
 @pytest.mark.slow
@@ -229,7 +228,7 @@ def in_parquet(content: bytes) -> bytes:
     return pd.read_csv(io.BytesIO(content)).to_parquet(compression="zstd")
 
 
-BOMB = b"symbol,date,close\n" + b"AAA,2024-03-04,1\n" * 25_000  # 425 kB
+BOMB = b"symbol,date,close\n" + b"AAA,2024-03-04,1\n" * 12_500  # 212 kB
 
 
 @pytest.mark.parametrize(
@@ -250,8 +249,8 @@ def test_a_small_file_that_grows_beyond_the_bound_is_refused(
 ) -> None:
     packed = pack(BOMB)
     (tmp_path / name).write_bytes(packed)
-    monkeypatch.setattr(containers, "BOUND", 400_000)
-    with pytest.raises(UsageError, match=rf"{name}.*0\.0004 GB"):
+    monkeypatch.setattr(containers, "BOUND", 200_000)
+    with pytest.raises(UsageError, match=rf"{name}.*0\.0002 GB"):
         read(FileSource(MARKET, tmp_path / name))
     monkeypatch.setattr(containers, "BOUND", 20_000_000)
     assert FileSource(MARKET, tmp_path / name).symbols()

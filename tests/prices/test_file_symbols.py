@@ -87,7 +87,6 @@ def test_a_receipt_holds_any_symbol(symbol: str) -> None:
 
 
 STOCKS = [name for name in NAMES if name != "^GSPC"]
-KINDS_OF_A_NIGHT = pytest.mark.parametrize("kind", ["CSV", "parquet", "folder of CSV"])
 # Somebody's spreadsheet has read 005930 as a number; the market's file lists it.
 WRITTEN = {"005930": "5930"}
 LIST = f"""
@@ -99,14 +98,14 @@ symbols = {json.dumps(STOCKS)}
 
 @pytest.fixture
 def of_files(
-    context: MarketContext, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    context: MarketContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> MarketContext:
     """A market of these stocks, whose prices are in files; commands use the same store."""
     of_market = context.market.symbols
     renamed = dict(zip(of_market, STOCKS, strict=False)) | {"SIMX": "^GSPC"}
     table = BARS.rename(columns={"session": "date"})
     table = table.assign(symbol=table["symbol"].map(renamed)).dropna(subset="symbol")
-    prices = write(table.replace({"symbol": WRITTEN}), kind, tmp_path / "prices")
+    prices = write(table.replace({"symbol": WRITTEN}), "CSV", tmp_path / "prices")
     described = small_market(source="files", more=LIST).replace("SIMX", "^GSPC")
     (tmp_path / "my.toml").write_text(described)
     market = load_market_file(tmp_path / "my.toml")
@@ -121,9 +120,7 @@ def of_files(
 
 
 @pytest.mark.soak
-@pytest.mark.one_case
 @pytest.mark.slow
-@KINDS_OF_A_NIGHT
 def test_symbols_are_kept_through_a_night_its_page_queries_and_orders(
     of_files: MarketContext, reader: Engine, tmp_path: Path, command: Command
 ) -> None:

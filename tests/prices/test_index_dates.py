@@ -2,7 +2,6 @@
 and no bar of it is bad.
 """
 
-import re
 from dataclasses import replace
 from datetime import date
 
@@ -21,39 +20,10 @@ from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import NightRefusedError, run_night
 from tests.support.nights import AS_OF, BARS, SIMULATED, FrameSource
-from tests.support.real_sets import SETS, checked, needs_real_sets
+from tests.support.price_files import redated
 from tests.support.stores import counts
 
 INDEX = "SIMX"
-
-
-def redated(bars: pd.DataFrame, sessions: int, *symbols: str) -> pd.DataFrame:
-    """The bars with those of some symbols, or of the index, dated so many sessions later,
-    earlier below 0; the last ones of each are cut off.
-    """
-    are_moved = bars["symbol"].isin(symbols or [INDEX])
-    mine = bars[are_moved].sort_values(["symbol", "session"])
-    dates = mine.groupby("symbol")["session"].shift(-sessions)
-    moved = mine.assign(session=dates).dropna(subset=["session"])
-    return pd.concat([bars[~are_moved], moved], ignore_index=True)
-
-
-@pytest.mark.one_case("ftse")
-@pytest.mark.slow
-@needs_real_sets
-@pytest.mark.parametrize("name", SETS)
-def test_no_real_set_is_out_of_step_and_each_is_when_its_index_is_shifted(name: str) -> None:
-    bars, index, returns = checked(name).accepted, f"^{SETS[name].index}", SETS[name].returns
-    assert index_fault(bars, index, returns) is None
-    early, late = (
-        index_fault(redated(bars, sessions, index), index, returns) for sessions in (-1, 1)
-    )
-    assert re.search(rf"index {re.escape(index)} .*1 session early", early or "")
-    assert re.search(rf"index {re.escape(index)} .*1 session late", late or "")
-    stock = bars.loc[bars["symbol"] != index, "symbol"].iloc[0]
-    twin = bars[bars["symbol"] == stock].assign(symbol=index)
-    found = index_fault(pd.concat([bars[bars["symbol"] != index], twin]), index, returns)
-    assert re.search(rf"index {re.escape(index)} .*closes of.* {stock}: ", found or "")
 
 
 @pytest.mark.slow
@@ -63,12 +33,12 @@ def test_a_simulated_market_whose_followers_lag_is_in_step() -> None:
         assert index_fault(bars, INDEX, "adj_close") is None
         for sessions in (-5, -2, -1, 1, 3):
             assert f"dated {abs(sessions)} session" in (
-                index_fault(redated(bars, sessions), INDEX, "adj_close") or ""
+                index_fault(redated(bars, sessions, INDEX), INDEX, "adj_close") or ""
             )
 
 
 @pytest.mark.parametrize("days", [-1, 1])
-@pytest.mark.parametrize("sessions", [3, 11, 40])
+@pytest.mark.parametrize("sessions", [3, 40])
 def test_dates_a_day_beside_the_sessions_are_refused_in_a_file_of_any_length(
     context: MarketContext, sessions: int, days: int
 ) -> None:
@@ -125,7 +95,7 @@ def test_stored_bars_that_were_a_session_early_are_replaced_when_all_are_fetched
 def test_a_night_whose_index_is_a_session_early_is_refused_and_stores_no_bar(
     context: MarketContext,
 ) -> None:
-    early = replace(context, source=FrameSource(redated(BARS, -1)))
+    early = replace(context, source=FrameSource(redated(BARS, -1, INDEX)))
     with pytest.raises(NightRefusedError, match=rf"index {INDEX} .*1 session early") as caught:
         run_night(early, AS_OF)
     assert "--index" in str(caught.value)
@@ -142,23 +112,6 @@ def test_one_stock_with_dates_of_another_time_zone_is_refused_by_its_name(
     with pytest.raises(DtmlError, match=r"[\d,]+ bars of L02 .*XNYS,.*Sunday 20"):
         fetch_bars(replace(context, source=FrameSource(shifted)), AS_OF)
     assert counts(context.engine)["price"] == 0
-
-
-@pytest.mark.soak
-@needs_real_sets
-@pytest.mark.parametrize("name", SETS)
-def test_no_real_stock_looks_shifted_and_nearly_each_does_when_it_is(name: str) -> None:
-    """Each seventh stock is moved at a time; of 1,137 stocks five follow no
-    market closely enough to show it.
-    """
-    bars, index, returns = checked(name).accepted, f"^{SETS[name].index}", SETS[name].returns
-    assert shifted_stocks(bars, index, returns).empty
-    moved = sorted(set(bars["symbol"]) - {index})[::7]
-    for sessions, side in ((-1, "early"), (1, "late")):
-        found = shifted_stocks(redated(bars, sessions, *moved), index, returns)
-        assert set(found["symbol"]) <= set(moved)
-        assert len(found) >= len(moved) - 2
-        assert found["value"].str.contains(side).all()
 
 
 def test_a_fetch_names_a_stock_with_dates_of_another_session_and_stores_the_warning(

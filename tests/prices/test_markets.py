@@ -39,10 +39,6 @@ DIGESTS = {
 }
 
 
-def test_the_package_brings_these_markets_and_no_others() -> None:
-    assert market_names() == sorted(DIGESTS)
-
-
 @EVERY_MARKET
 def test_the_settings_of_every_market_have_the_digest_that_stores_hold(name: str) -> None:
     text = json.dumps(load_market(name).settings, default=str)
@@ -93,19 +89,6 @@ def test_kospi_200_has_the_members_and_the_korean_names_of_its_record() -> None:
     record = pd.read_csv(SHARED / "prices" / "kospi200_names.csv", dtype=str)
     listed = {member.symbol: member.name for member in load_market("kospi200").constituents}
     assert listed == dict(zip(record["symbol"], record["name"], strict=True))
-
-
-@beside_shared_data
-def test_london_symbols_are_those_of_the_open_prices_of_london() -> None:
-    prices = set(
-        pd.read_parquet(SHARED / "prices" / "ftse30.parquet", columns=["symbol"])["symbol"].astype(
-            str
-        )
-    )
-    listed = set(load_market("ftse100").symbols)
-    # Renamed, bought up or out of the index between 2017 and 2025.
-    left = {"BLT.L", "ITV.L", "MRW.L", "OML.L", "RBS.L", "RDSB.L", "SKY.L", "TW.L"}
-    assert prices - listed == left
 
 
 def test_an_unknown_market_is_the_users_mistake_and_the_nearest_is_named() -> None:

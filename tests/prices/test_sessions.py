@@ -1,7 +1,6 @@
 """Sessions of real exchanges on known days; the minute at which a session counts as closed."""
 
 import re
-import warnings
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -32,27 +31,6 @@ from tests.support.calendars import end_calendar
 NEW_YORK = ZoneInfo("America/New_York")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("calendar", "counts"),
-    [
-        ("XNYS", (250, 252, 250, 251)),
-        (
-            "XKRX",
-            (245, 244, 242, 244),
-        ),  # 246 in the library for 2026, less the two closures it does not know
-    ],
-)
-def test_the_exchanges_trade_so_many_sessions_a_year(
-    calendar: str, counts: tuple[int, ...]
-) -> None:
-    for year, count in zip(range(2023, 2027), counts, strict=True):
-        sessions = sessions_between(calendar, date(year, 1, 1), date(year, 12, 31))
-        assert len(sessions) == count
-        assert sessions.is_monotonic_increasing
-        assert sessions.is_unique
-
-
 @pytest.mark.parametrize(
     ("calendar", "day"),
     [
@@ -66,14 +44,6 @@ def test_the_exchanges_trade_so_many_sessions_a_year(
 def test_an_exchange_that_was_shut_had_no_session(calendar: str, day: date) -> None:
     assert not is_session(calendar, day)
     assert previous_session(calendar, day) < day < next_session(calendar, day)
-
-
-def test_sessions_are_naive_midnights_in_nanoseconds_and_both_ends_count() -> None:
-    sessions = sessions_between("XNYS", date(2024, 12, 23), date(2024, 12, 26))
-    assert sessions.dtype == "datetime64[ns]"
-    assert list(sessions) == [
-        pd.Timestamp(day) for day in ("2024-12-23", "2024-12-24", "2024-12-26")
-    ]
 
 
 @pytest.mark.slow
@@ -195,12 +165,6 @@ def test_a_calendar_that_cannot_begin_in_1990_begins_where_it_can() -> None:
 def test_an_unknown_calendar_is_the_users_mistake() -> None:
     with pytest.raises(UsageError, match="unknown exchange calendar 'XXXX'"):
         is_session("XXXX", date(2024, 3, 8))
-
-
-def test_building_a_calendar_warns_of_nothing() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert is_session("XSTO", date(2024, 3, 8))
 
 
 def test_a_market_s_file_adds_the_sessions_that_a_calendar_does_not_know_yet(

@@ -39,13 +39,6 @@ def test_a_longer_history_restates_only_the_adjusted_closes_before_a_split_or_di
     assert ((restated["max"] == 1) & (restated["min"] == 1)).eq(~acted).all()
 
 
-def test_the_adjusted_close_ends_at_the_close(bars: pd.DataFrame) -> None:
-    last = bars.sort_values("session").groupby("symbol").last()
-    pd.testing.assert_series_equal(
-        last["adj_close"], last["close"], check_exact=True, check_names=False
-    )
-
-
 def test_the_sign_of_the_leaders_last_move_reaches_the_best_possible_accuracy(
     bars: pd.DataFrame,
 ) -> None:

@@ -3,29 +3,18 @@ line that says why not.
 """
 
 import json
-import os
 import re
-import signal
-import sqlite3
-import subprocess
-import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, make_url
 
-from db.engine import open_engine, reading, require_current_schema, transaction
-from db.errors import StoreError
+from db.engine import open_engine, reading, transaction
 from tests.support.benchmark_rows import ranker
 from tests.support.commands import Command
 from tests.support.revisions import become_next
 from tests.support.roles import NAME
-from tests.support.stores import FIRST, add_predictions, keep_weights, rows, url_of
-
-DTML = Path(sys.executable).with_name("dtml")
+from tests.support.stores import FIRST, keep_weights, url_of
 
 
 @pytest.mark.soak
@@ -55,55 +44,6 @@ def test_what_cannot_be_copied_is_refused_in_one_line(
     assert code == 2
     assert f"`DTML_DATABASE_URL=sqlite:///{own} dtml db upgrade`" in complaint
     assert not (tmp_path / "target.sqlite").exists()
-
-
-@pytest.mark.soak
-def test_a_copy_that_is_killed_leaves_nothing_and_can_be_made_again(
-    filled: Engine, store_url: str, dtml: Command
-) -> None:
-    add_predictions(filled, 60_000)
-    environment = os.environ | {"DTML_DATABASE_URL": store_url}
-    copying = [DTML, "db", "copy", str(filled.url.database)]
-    process = subprocess.Popen(copying, env=environment, stdout=subprocess.DEVNULL)
-    target = open_engine(store_url)
-    with watched(target):
-        process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert process.returncode == -signal.SIGKILL
-    require_current_schema(target)
-    assert rows(store_url) == 0
-    assert dtml(store_url, "copy", str(filled.url.database))[0] == 0
-    assert rows(store_url) == rows(url_of(filled))
-
-
-@contextmanager
-def watched(target: Engine) -> Iterator[None]:
-    """Wait until another process writes to a store: nobody else can then."""
-    waiting = threading.Event()
-    while not waiting.wait(0.05):
-        try:
-            require_current_schema(target)
-        except StoreError:  # the tables are still being made
-            continue
-        if is_held(target):
-            break
-    yield
-
-
-def is_held(target: Engine) -> bool:
-    if target.dialect.name == "postgresql":
-        with reading(target) as conn:
-            held = (
-                "select count(*) from pg_locks where locktype = 'advisory' and mode = "
-                "'ExclusiveLock'"
-            )
-            return bool(conn.exec_driver_sql(held).scalar_one())
-    with sqlite3.connect(str(target.url.database), timeout=0) as conn:
-        try:
-            conn.execute("begin immediate")
-        except sqlite3.OperationalError:
-            return True
-        return False
 
 
 @pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)

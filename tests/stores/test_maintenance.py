@@ -3,12 +3,8 @@
 import random
 import shutil
 import sqlite3
-from collections.abc import Sequence
-from datetime import timedelta
-from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import Engine
@@ -17,14 +13,9 @@ from db.admin.checks import LAWS, Finding, check_store
 from db.connection.locks import market_lock
 from db.engine import open_engine, reading, require_current_schema, transaction
 from db.errors import StoreError, StoreUsageError
-from db.read import read
 from db.rows import translations
-from db.save import save
-from tests.support.prediction_rows import STOCKS, TARGET, predictions, run, save_stocks
 from tests.support.revisions import NEXT, become_next
-from tests.support.stores import MOMENT, contents, fill
-
-NIGHTS = 20
+from tests.support.stores import contents, fill
 
 
 def findings(engine: Engine) -> dict[str, Finding]:
@@ -148,39 +139,6 @@ def test_a_damaged_file_is_found(engine: Engine) -> None:
     assert findings(open_engine(f"sqlite:///{file}"))["the file is intact"].state == "failed"
 
 
-def write_nights(url: str, days: Sequence[pd.Timestamp]) -> None:
-    """What a night's process does with each of many nights, as fast as it can."""
-    engine = open_engine(url)
-    for target in days:
-        made = predictions().assign(target=target, as_of=target - timedelta(days=1))
-        with transaction(engine) as conn:
-            save(conn, "prediction", made, market="toy", known_at=MOMENT, made_at=MOMENT)
-
-
-@pytest.mark.soak
-def test_two_processes_that_store_nights_at_once_both_succeed_and_every_row_is_there_once(
-    engine: Engine, store_url: str, forks: ForkServerContext
-) -> None:
-    """Both store the same nights, from either end."""
-    with transaction(engine) as conn:
-        save_stocks(conn, STOCKS)
-        save(conn, "run", run())
-    engine.dispose()
-    days = list(pd.bdate_range(TARGET, periods=NIGHTS))
-    writers = [
-        forks.Process(target=write_nights, args=(store_url, each)) for each in (days, days[::-1])
-    ]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join()
-    assert [writer.exitcode for writer in writers] == [0, 0]
-    with reading(engine) as conn:
-        stored = read(conn, "prediction", market="toy")
-    assert len(stored) == len(stored[["target", "symbol"]].drop_duplicates())
-    assert len(stored) == NIGHTS * len(STOCKS)
-
-
 PAGE = 4096
 RESTORE = r"dtml db check.*dtml db restore"
 
@@ -196,7 +154,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory, current_file: Path) -> bytes
     with sqlite3.connect(file) as conn:
         conn.execute("pragma journal_mode = delete")
     conn.close()
-    return file.read_bytes()
+    data = file.read_bytes()
+    used(data, file.parent)
+    return data
 
 
 def used(data: bytes, folder: Path) -> None:
@@ -237,7 +197,6 @@ DAMAGE = {
 def test_a_damaged_file_is_said_to_be_damaged_and_how_to_come_back(
     damage: str, whole: bytes, tmp_path: Path
 ) -> None:
-    used(whole, tmp_path)
     with pytest.raises(StoreError, match=f"damaged.*{RESTORE}") as caught:
         used(DAMAGE[damage](whole), tmp_path)
     assert "full" not in str(caught.value)

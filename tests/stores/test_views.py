@@ -9,7 +9,6 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import Engine
 
-from db.connection.user_sql import select
 from db.engine import open_engine, reading, transaction, upgrade
 from db.rows import prices
 from db.tables import BAR_VALUES, UtcTimestamp, metadata
@@ -41,21 +40,6 @@ def store(engine: Engine) -> Engine:
             known_at = MONDAY + timedelta(days=day)
             prices.append_prices(conn, "toy", bars, source="files", known_at=known_at)
     return engine
-
-
-def test_price_restatement_has_every_version_after_the_first_beside_the_one_before(
-    store: Engine, reader: Engine
-) -> None:
-    rows = select(
-        reader,
-        "select symbol, close, close_before from price_restatement where known_at > "
-        "known_at_before order by close",
-    )
-    assert rows.to_dict("list") == {
-        "symbol": ["A", "A"],
-        "close": [11.0, 12.0],
-        "close_before": [10.0, 11.0],
-    }
 
 
 def test_every_view_gives_the_types_that_it_is_read_with(engine: Engine) -> None:

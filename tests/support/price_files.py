@@ -53,3 +53,14 @@ def write_parquet(table: pd.DataFrame, path: Path) -> None:
 
 def write_csv(table: pd.DataFrame, path: Path) -> None:
     table.to_csv(path, index=False)
+
+
+def redated(bars: pd.DataFrame, sessions: int, *symbols: str) -> pd.DataFrame:
+    """The bars with those of some symbols dated so many sessions later,
+    earlier below 0; the last ones of each are cut off.
+    """
+    are_moved = bars["symbol"].isin(symbols)
+    mine = bars[are_moved].sort_values(["symbol", "session"])
+    dates = mine.groupby("symbol")["session"].shift(-sessions)
+    moved = mine.assign(session=dates).dropna(subset=["session"])
+    return pd.concat([bars[~are_moved], moved], ignore_index=True)
