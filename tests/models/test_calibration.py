@@ -18,7 +18,7 @@ from dtml.evaluation.calibration import (
     decide,
 )
 from dtml.evaluation.metrics import MINIMUM_DAYS
-from tests.support.bounds import as_drawn, as_solved, in_float64
+from tests.support.bounds import as_drawn, in_float64
 
 DAYS, STOCKS, DRAWS, FRESH = 41, 11, 199, 7
 MONDAY, TUESDAY = pd.Timestamp("2021-01-04"), pd.Timestamp("2021-01-05")
@@ -102,17 +102,6 @@ def test_a_model_whose_order_is_wrong_says_the_base_rate_of_every_stock() -> Non
     )
 
 
-@pytest.mark.parametrize(
-    ("days", "most"), [(1, 0), (2, 0.5), (37, 0.9), (38, 0.95), (197, 0.95), (198, 0.99)]
-)
-def test_with_k_days_to_measure_on_levels_up_to_k_of_k_plus_one_make_calls(
-    days: int, most: float
-) -> None:
-    made = calibrate(*oracle(12, days=days))
-    assert made.days == days // 2
-    assert max((level for level in LEVELS if made.thresholds[level] < 1), default=0) == most
-
-
 @pytest.mark.parametrize("share", [0.3, 0.62])
 def test_equal_probabilities_get_one_call_and_none_at_high_levels(share: float) -> None:
     for seed in range(31):  # no rounding may part the base rate from the threshold that it set
@@ -125,14 +114,6 @@ def test_equal_probabilities_get_one_call_and_none_at_high_levels(share: float) 
         assert (directions[0] == (share > 0.5)).all()
         assert np.isnan(directions[LEVELS.index(0.8) :]).all()
         assert all(len(np.unique(direction)) == 1 for direction in directions)
-
-
-def test_a_model_that_parts_rises_from_falls_is_believed_as_far_as_platt_does() -> None:
-    rose = oracle(15)[0] > 0.5
-    made = calibrate(np.where(rose, 0.7, 0.3), np.where(rose, 0.01, -0.01))
-    found, rises, falls = made.apply(np.array([0.3, 0.7])), rose[::2].sum(), (~rose[::2]).sum()
-    assert found == as_solved([1 / (falls + 2), (rises + 1) / (rises + 2)], 1e-3)
-    assert decide(found, made.thresholds[0.95]).tolist() == [0, 1]
 
 
 def test_calibrated_probabilities_keep_their_order_and_stay_inside() -> None:

@@ -28,9 +28,9 @@ def differences(figures: np.ndarray) -> np.ndarray:
 
 def test_a_family_of_noise_is_seldom_found_different() -> None:
     """With probability 5 % or less: more errors than the bound would be a rare event."""
-    markets = 60
+    markets = 40
     found = [
-        (family_p(differences(noise(seed)), resamples=999) <= ALPHA).any()
+        (family_p(differences(noise(seed)), resamples=499) <= ALPHA).any()
         for seed in range(markets)
     ]
     assert sum(found) <= binom.ppf(0.999, markets, ALPHA)
@@ -39,10 +39,10 @@ def test_a_family_of_noise_is_seldom_found_different() -> None:
 def rules_beside(figures: np.ndarray, *, with_p: bool) -> pd.DataFrame:
     """The gains of the first column over each other one, as the store keeps them."""
     gains = figures[:, :1] - figures[:, 1:]
-    low, high = interval(np.stack([gains, np.ones_like(gains)], axis=-1), ratio, resamples=999)
+    low, high = interval(np.stack([gains, np.ones_like(gains)], axis=-1), ratio, resamples=499)
     rows = pd.DataFrame({"gain": gains.mean(axis=0), "gain_low": low, "gain_high": high})
     if with_p:
-        rows["gain_p"] = family_p(gains, resamples=999)
+        rows["gain_p"] = family_p(gains, resamples=499)
     return rows.assign(other=range(1, figures.shape[1]))
 
 
@@ -51,7 +51,7 @@ def test_a_model_is_seldom_told_apart_from_the_strongest_of_rules_that_are_as_go
     *, with_p: bool
 ) -> None:
     """The strongest is the best of nine in hindsight, which alone would beat the model often."""
-    markets = 60
+    markets = 40
     verbs = []
     for seed in range(markets):
         strongest = beside_strongest_rule(rules_beside(noise(seed), with_p=with_p))

@@ -134,18 +134,6 @@ def test_a_move_of_nothing_is_no_rise(
     assert table(model, rule, movement=movement).loc["model", "rises"] == (movement > 0).sum()
 
 
-def test_stocks_are_interchangeable(
-    movement: np.ndarray, model: Predictor, rule: Predictor
-) -> None:
-    order = np.random.default_rng(5).permutation(STOCKS)
-    shuffled = [replace(each, probability=each.probability[:, :, order]) for each in (model, rule)]
-    pd.testing.assert_frame_equal(
-        table(*shuffled, movement=movement[:, order]),
-        table(model, rule, movement=movement),
-        rtol=1e-9,
-    )
-
-
 def test_stock_days_without_a_probability_or_a_move_are_left_out_for_everyone(
     movement: np.ndarray, model: Predictor, rule: Predictor
 ) -> None:

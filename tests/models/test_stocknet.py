@@ -106,10 +106,3 @@ def test_latents_are_noisy_in_training_alone_and_their_noise_is_the_generators()
     assert torch.equal(found[0], found[1])
     assert not torch.equal(found[0], found[2])
     assert torch.equal(network.eval().objective(batch, NOTHING), network.objective(batch, NOTHING))
-
-
-def test_a_window_of_one_session_has_no_auxiliary_target() -> None:
-    network, batch = stocknet().eval(), batch_of()
-    single = batch._replace(windows=batch.windows[:, -1:])
-    assert network.objective(single, torch.tensor(1.0)).isfinite()
-    assert logits(network, single).isfinite().all()

@@ -123,7 +123,7 @@ def test_a_loss_that_is_no_number_stops_the_training_with_advice() -> None:
         fit(config=replace(RECIPE, learning_rate=1e30))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def ensemble() -> Ensemble:
     fits = fit_members(
         TRAIN, VALIDATION, [Member(seed, MODEL, RECIPE) for seed in (4, 9)], device=CPU

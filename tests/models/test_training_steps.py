@@ -149,21 +149,3 @@ def test_steps_of_few_stocks_are_reproducible_and_one_of_none_that_counts_learns
     assert np.isfinite([[each.loss, each.validation_loss] for each in one.epochs]).all()
     with pytest.raises(UsageError, match=r'set normalisation = "shared"'):
         Member(0, MODEL, recipe)
-
-
-@pytest.mark.usefixtures("float64_by_default")
-def test_the_penalty_is_the_square_of_the_whole_last_layer() -> None:
-    network = Fit.start(Member(0, replace(MODEL, dropout=0.0), RECIPE), STOCKS, CPU).network
-    batch = Span.of(TRAIN_64, "all", CPU).batch(torch.arange(3))
-    without, with_it = (network.objective(batch, torch.tensor(each)) for each in (0.0, 2.0))
-    squares = sum(each.square().sum() for each in network.predict.parameters())
-    assert (with_it - without).item() == in_float64(2 * squares.item())
-
-
-def test_dropout_drops_its_rate_and_keeps_the_mean_and_only_while_training() -> None:
-    layer, ones = Dropout(0.25), torch.ones(100_000)
-    layer.generator = torch.Generator().manual_seed(0)
-    found = layer(ones)
-    assert found.unique().tolist() == [0, in_float32(4 / 3)]
-    assert 0.24 < (found == 0).float().mean() < 0.26
-    assert torch.equal(layer.eval()(ones), ones)

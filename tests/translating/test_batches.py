@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.places import SHARED
 from translation.data.batches import batch_indices, batch_of
-from translation.data.corpus import Corpus, Examples, Rules, Sentences, clean
-from translation.data.tokenizer import BEGIN, END, PAD, Tokenizer
+from translation.data.corpus import Examples, Sentences
+from translation.data.tokenizer import BEGIN, END, PAD
 
-TRAIN = SHARED / "translation" / "multi30k"
 VOCABULARY, COUNT, TOKENS = 40, 203, 120
 
 
@@ -32,11 +30,13 @@ def test_an_epoch_has_every_example_once_with_begin_end_and_padding_behind(
     for index in range(COUNT):
         source, target = (tuple(side.tolist()) for side in examples[index])
         expected[(*source, END), (BEGIN, *target), (*target, END)] += 1
+    positions = 0
     for indices in batch_indices(examples, TOKENS, generator):
         batch = batch_of(examples, indices)
         parts = batch.source, batch.target_input, batch.target_output
         assert batch.tokens == (batch.target_output != PAD).sum()
         assert max(part.numel() for part in parts) <= TOKENS
+        positions += batch.target_output.numel()
         for part in parts:  # padding is behind alone, and no column is without a token
             real = (part != PAD).int()
             assert (real.diff(dim=1) <= 0).all()
@@ -44,17 +44,4 @@ def test_an_epoch_has_every_example_once_with_begin_end_and_padding_behind(
         for rows in zip(*(part.tolist() for part in parts), strict=True):
             found[tuple(tuple(token for token in row if token != PAD) for row in rows)] += 1
     assert found == expected
-
-
-@pytest.mark.soak
-@pytest.mark.skipif(not TRAIN.is_dir(), reason="shared data is not beside this clone")
-def test_nearly_all_target_positions_of_real_captions_are_real() -> None:
-    corpus = Corpus(TRAIN / "train.en.txt.gz", TRAIN / "train.de.txt.gz", name="multi30k")
-    pairs = list(corpus.pairs())
-    tokenizer = Tokenizer.train((text for pair in pairs for text in pair), 10_000)
-    examples = clean(pairs, tokenizer, tokenizer, Rules())
-    shuffled = batch_indices(examples, 4096, torch.Generator().manual_seed(0))
-    epoch = [batch_of(examples, indices) for indices in shuffled]
-    tokens = sum(batch.tokens for batch in epoch)
-    assert tokens == examples.target.lengths.sum() + len(examples)
-    assert tokens / sum(batch.target_output.numel() for batch in epoch) > 0.97
+    assert examples.target.lengths.sum() + COUNT > 0.85 * positions  # the rest is padding

@@ -82,22 +82,6 @@ def test_a_state_of_another_training_and_a_damaged_one_are_told_in_a_line(
     assert file.read_bytes() == before
 
 
-def test_a_failure_while_writing_leaves_what_was(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = file.read_bytes()
-
-    def failed(file: Path, data: bytes) -> None:
-        with file.open("wb") as stream:
-            stream.write(data[: len(data) // 2])
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr(Path, "write_bytes", failed)
-    with pytest.raises(OSError, match="no space"):
-        save_state(file.parent, *stepped(1), Progress(), KEY)
-    assert file.read_bytes() == before
-
-
 @pytest.mark.parametrize(
     "told", [{"d_model": 32}, {"encoder_layers": 2}, {"shared_embeddings": False}], ids=str
 )

@@ -96,13 +96,6 @@ def test_files_that_are_not_there_and_columns_that_cannot_be_are_refused(tmp_pat
         corpus_of(tmp_path, "", columns=(1, 1))
 
 
-def test_pairs_are_read_one_by_one(tmp_path: Path) -> None:
-    pairs = corpus_of(tmp_path, "one\n" * 9, b"eins\n" * 3 + b"\xff\n").pairs()
-    assert [next(pairs) for _ in range(3)] == [("one", "eins")] * 3
-    with pytest.raises(UsageError, match="line 4"):
-        next(pairs)
-
-
 def test_examples_hold_the_pieces_of_each_pair(tokenizer: Tokenizer) -> None:
     examples = clean(PAIRS, tokenizer, tokenizer, Rules())
     found = [tuple(side.tolist() for side in examples[index]) for index in range(len(examples))]

@@ -64,16 +64,13 @@ def test_a_corpus_is_encoded_once_and_anew_when_a_file_or_a_vocabulary_changes(
     assert len(learned) == 3
 
 
-def test_two_files_and_a_table_are_the_same_corpus(recipe: Recipe, tmp_path: Path) -> None:
-    files = [tmp_path / f"train.{side}.txt" for side in ("xa", "xb")]
-    for file, side in zip(files, zip(*recipe.train.pairs(), strict=True), strict=True):
-        file.write_text("".join(f"{text}\n" for text in side))
-    table = cache_corpus(recipe, tmp_path / "table")
-    found = cache_corpus(replace(recipe, train=Corpus(*files, name="train")), tmp_path / "work")
-    assert equal(found.training, table.training)
-    swapped = replace(recipe, train=Corpus(files[1], files[0], name="train"))
+def test_files_that_are_swapped_are_refused_before_anything_is_encoded(
+    recipe: Recipe, tmp_path: Path, learned: list[int]
+) -> None:
+    swapped = Corpus(tmp_path / "train.xb.txt", tmp_path / "train.xa.txt", name="train")
     with pytest.raises(UsageError, match="swap the source"):
-        cache_corpus(swapped, tmp_path / "work")
+        cache_corpus(replace(recipe, train=swapped), tmp_path)
+    assert learned == []
 
 
 def test_two_vocabularies_are_each_of_their_side(recipe: Recipe, tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from benchmarks.ctranslate2_export import export_ctranslate2
-from translation.errors import TranslationError, UsageError
+from translation.errors import UsageError
 from translation.transformer import Transformer, TransformerConfig
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.soak]
 
 VOCABULARY, SENTENCES, STEPS, BATCH = 60, 40, 200, 32
 PIECES = ["<pad>", "<unk>", "<s>", "</s>", *(f"_{number}" for number in range(4, VOCABULARY))]
@@ -91,7 +91,6 @@ def differences(config: TransformerConfig, folder: Path, kind: str) -> torch.Ten
     return torch.cat(found).abs()
 
 
-@pytest.mark.soak
 @pytest.mark.one_case("as published")
 @pytest.mark.parametrize("kind", KINDS)
 def test_ctranslate2_gives_every_token_the_probability_that_we_give_it(
@@ -103,7 +102,6 @@ def test_ctranslate2_gives_every_token_the_probability_that_we_give_it(
     assert differences(KINDS[kind], tmp_path / "model", "float32").max() < 1e-3
 
 
-@pytest.mark.soak
 def test_with_weights_of_8_bits_every_token_is_about_as_probable_and_the_file_is_smaller(
     tmp_path: Path,
 ) -> None:
@@ -153,13 +151,3 @@ def test_what_cannot_be_exported_is_refused_and_leaves_nothing(
     with pytest.raises(UsageError, match=words):
         exported(config, tmp_path / "model", **told)
     assert not (tmp_path / "model").exists()
-
-
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    pytest.importorskip("ctranslate2", reason="the extra ctranslate2 is missing")
-    (tmp_path / "file").write_text("")
-    with pytest.raises(TranslationError, match="cannot write the model"):
-        exported(SMALL, tmp_path / "file" / "model")
-    (tmp_path / "folder" / "inside").mkdir(parents=True)
-    with pytest.raises(UsageError, match="not an empty folder"):
-        exported(SMALL, tmp_path / "folder")

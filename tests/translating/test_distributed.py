@@ -18,7 +18,7 @@ from tests.support.places import ROOT
 from tests.support.translations import LAST_WEIGHTS, trained
 from translation.errors import UsageError
 from translation.training.checkpoints import read_weights
-from translation.training.distributed import SINGLE_PROCESS, ProcessGroup, join_process_group
+from translation.training.distributed import ProcessGroup, join_process_group
 from translation.training.loop import Check, share
 
 # Dropout, batches an update and their positions: a batch that is cut, one each with its dropout,
@@ -108,19 +108,6 @@ def test_the_processes_share_the_pairs_of_an_update_and_none_is_read_twice(world
     assert max(map(len, shares)) - min(map(len, shares)) <= 2
     if world_size <= len(batches):  # the dropout of a batch is that of one process
         assert all(np.array_equal(part, batches[number]) for number, part in parts)
-
-
-def test_a_process_without_torchrun_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    assert join_process_group("cpu") == (SINGLE_PROCESS, torch.device("cpu"))
-    assert SINGLE_PROCESS.reduce_gradients(torch.nn.Linear(1, 1), 2.5, 3) == (2.5, 3)
-    assert SINGLE_PROCESS.broadcast(0.1) == 0.1
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_a_gpu_that_is_not_there_is_the_users_mistake() -> None:
-    with pytest.raises(UsageError, match="no CUDA device"):
-        join_process_group("cuda")
 
 
 @pytest.mark.slow

@@ -8,13 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.ctranslate2_export import export_model
 from tests.support.bounds import assert_close_in_float32
-from tests.support.translations import CPU, drawn, examples, model_of, recipe_of, same
+from tests.support.translations import CPU, drawn, examples, recipe_of, same
 from translation.cards import recipe_of as said_of
 from translation.decoding.beam_search import Search, search
 from translation.decoding.ensemble import Ensemble
-from translation.errors import UsageError
 from translation.models import load_model
 from translation.training.distributed import SINGLE_PROCESS
 from translation.training.from_recipe import train_model
@@ -77,8 +75,3 @@ def test_seeds_are_saved_loaded_and_explained_together_and_resume(tmp_path: Path
     ours, theirs = (translate(each, ["la teska ta ludi"], how)[0] for each in (read, trained))
     assert ours.text == theirs.text
     assert set(ours.attention[0].heads) == {"encoder", "decoder", "between"}
-
-
-def test_ctranslate2_is_not_given_an_ensemble(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"made .*ensemble of 2"):
-        export_model(model_of(Ensemble([drawn(0), drawn(1)])), tmp_path / "exported", int8=False)

@@ -20,7 +20,6 @@ from translation import transformer
 from translation.models import NetworkConfig
 from translation.seq2seq import RecurrentConfig
 from translation.transformer import (
-    EncoderLayer,
     MultiHeadAttention,
     Transformer,
     TransformerConfig,
@@ -231,12 +230,6 @@ def test_our_attention_equals_torch_multihead_attention_with_copied_weights() ->
     assert none is None
     with pytest.raises(ValueError, match="not a multiple"):
         MultiHeadAttention(10, 3)
-
-
-def test_an_encoder_layer_without_positions_commutes_with_permutations() -> None:
-    layer = EncoderLayer(WIDTH, HEADS, 5, norm="none", output_projection=False).double()
-    x, order = inputs(), torch.tensor([3, 0, 6, 1, 5, 2, 4])
-    assert_close_in_float64(layer(x[:, order])[0], layer(x)[0][:, order])
 
 
 def test_dropout_draws_from_its_own_generator_and_keeps_the_mean() -> None:

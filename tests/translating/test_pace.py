@@ -59,23 +59,13 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("device", "positions", "sentences"),
-    [
-        ("cpu", 400, 400 // pace.LENGTH),
-        ("cpu", 12_500, pace.CPU_POSITIONS // pace.LENGTH),
-        pytest.param(
-            "cuda",
-            12_500,
-            12_500 // pace.LENGTH,
-            marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
-        ),
-    ],
+    ("positions", "sentences"),
+    [(400, 400 // pace.LENGTH), (12_500, pace.CPU_POSITIONS // pace.LENGTH)],
 )
 def test_the_pace_is_that_of_updates_of_the_size_with_smaller_batches_on_a_cpu(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     steps: list[int],
-    device: str,
     positions: int,
     sentences: int,
 ) -> None:
@@ -87,7 +77,7 @@ def test_the_pace_is_that_of_updates_of_the_size_with_smaller_batches_on_a_cpu(
         network=NETWORK | {"learned_positions": 16},
     )
     # one measured update; the clock is looked at three times
-    found = tokens_a_second(recipe, "tiny", torch.device(device))
+    found = tokens_a_second(recipe, "tiny", CPU)
     assert found == sentences * pace.LENGTH / 2
     assert steps == [sentences] * (pace.WARM_UP + 1)
 
@@ -101,8 +91,3 @@ def test_a_size_without_memory_for_it_has_no_pace(
 
     monkeypatch.setattr(*place, refuse)
     assert tokens_a_second(recipe_of(tmp_path), "tiny", CPU) == 0.0
-
-
-def test_a_size_that_the_network_of_the_recipe_does_not_fit_has_no_pace(tmp_path: Path) -> None:
-    recipe = recipe_of(tmp_path, network={"d_model": 36})
-    assert tokens_a_second(recipe, "base", CPU) == 0.0  # of 8 heads, which 36 is no multiple of

@@ -65,12 +65,12 @@ def test_a_score_is_that_of_sacrebleu(case: str) -> None:
 
 
 def test_an_interval_is_as_wide_as_that_of_sacrebleu_and_the_same_for_a_seed() -> None:
-    found = score(GOOD, REFERENCES, resamples=2000, seed=3)
-    theirs = BLEU().corpus_score(GOOD, [REFERENCES], n_bootstrap=2000)
+    found = score(GOOD, REFERENCES, resamples=1000, seed=3)
+    theirs = BLEU().corpus_score(GOOD, [REFERENCES], n_bootstrap=1000)
     assert found.low < found.bleu < found.high
     assert (found.high - found.low) / 2 == as_drawn(theirs._ci, share=0.1)
     assert (found.high + found.low) / 2 == as_drawn(theirs._mean, within=0.3)
-    assert (found.sentences, found.resamples, found.seed) == (200, 2000, 3)
+    assert (found.sentences, found.resamples, found.seed) == (200, 1000, 3)
     first, again, other = (score(GOOD, REFERENCES, resamples=100, seed=seed) for seed in (3, 3, 4))
     assert first == again
     assert (first.low, first.high) != (other.low, other.high)
@@ -78,10 +78,10 @@ def test_an_interval_is_as_wide_as_that_of_sacrebleu_and_the_same_for_a_seed() -
 
 def test_systems_are_told_apart_as_sacrebleu_does_and_the_other_way_round_as_well() -> None:
     first, second = damaged(0.2, 1), damaged(0.22, 2)
-    near = compare(first, second, REFERENCES, resamples=2000)
+    near = compare(first, second, REFERENCES, resamples=1000)
     metrics = {"BLEU": BLEU(references=[REFERENCES])}
     theirs = PairedTest(
-        [("first", first), ("second", second)], metrics, None, test_type="bs", n_samples=2000
+        [("first", first), ("second", second)], metrics, None, test_type="bs", n_samples=1000
     )()
     assert near.p == as_drawn(theirs[1]["BLEU"][1].p_value, within=0.04)
     far = compare(GOOD, second, REFERENCES, resamples=999)

@@ -12,14 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from tests.support.bounds import assert_close_in_float64
-from translation.errors import UsageError
 from translation.seq2seq import (
     Attention,
     EncodedSource,
     RecurrentClassifier,
     RecurrentConfig,
     chain_marginals,
-    normalise,
 )
 
 POSITIONS, VOCABULARY = 5, 23
@@ -81,18 +79,6 @@ def test_bahdanau_attends_before_the_token_is_read_and_luong_after(
         nn.init.normal_(parameter, std=0.5)
     first, other = (network(tokens(7, 1), tokens(1, seed), need_weights=True)[1] for seed in (2, 3))
     assert ((first - other).abs().max() > 1e-3) == reads_it
-
-
-def test_a_new_network_forgets_little_and_shares_one_embedding() -> None:
-    network = SMALL.build()
-    for name, parameter in network.named_parameters():
-        if "bias" in name:
-            gates = parameter.unflatten(0, (4, -1)).detach()
-            assert (gates[1] == ("bias_ih" in name)).all()
-            assert (gates[[0, 2, 3]] == 0).all()
-    assert network.embed_source is network.embed_target
-    with pytest.raises(UsageError, match="structured"):
-        replace(SMALL, attention="none", structured=True)
 
 
 @pytest.mark.one_case
@@ -170,13 +156,3 @@ def test_marginals_of_a_long_chain_with_large_potentials_are_finite() -> None:
     assert unary.grad is not None
     assert found.isfinite().all()
     assert unary.grad.isfinite().all()
-
-
-def test_one_mask_serves_all_queries_of_a_sentence() -> None:
-    scores, mask = drawn(2, 3, POSITIONS), torch.ones(2, 1, POSITIONS).bool()
-    mask[1, 0, [0, 4]] = False
-    for pairwise in (None, drawn(2, 2, seed=1)):
-        found = normalise(scores, mask, pairwise)
-        expected = normalise(scores[1, 2, 1:4], torch.ones(3).bool(), pairwise)
-        assert_close_in_float64(found[1, 2, 1:4], expected)
-        assert (found[1, :, [0, 4]] == 0).all()

@@ -253,6 +253,7 @@ def test_the_page_of_attention_shows_every_text_and_asks_nothing_of_anybody(
     assert [each for each in sources if not each.startswith(("#", "data:"))] == []
 
 
+@pytest.mark.soak
 def test_a_model_is_exported_whole_for_another_program(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

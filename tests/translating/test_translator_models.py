@@ -80,22 +80,6 @@ def test_weights_that_are_no_numbers_are_named_before_saving(folder: Path) -> No
     assert same(load_model(folder, CPU).network, before.network)
 
 
-def test_an_end_while_saving_leaves_the_model_that_was_there(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = load_model(folder, CPU)
-
-    def ended(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Path, "replace", ended)
-    with pytest.raises(KeyboardInterrupt):
-        save_model(folder, made())
-    monkeypatch.undo()
-    assert load_model(folder, CPU).card == before.card
-    assert [each.name for each in folder.parent.iterdir()] == [folder.name]
-
-
 def written(data: bytes) -> Callable[[Path], object]:
     return lambda folder: (folder / FILE).write_bytes(data)
 

@@ -226,7 +226,7 @@ def test_a_training_of_minutes_is_checked_and_ends_by_the_clock_and_says_how_it_
     monkeypatch.setattr(loop, "MESSAGE_INTERVAL_S", 0.0)
     told, words = list[Check](), list[str]()
     timed = replace(
-        CONFIG, minutes=0.05, updates=10**6, check_every=None, schedule="linear", warmup=0.2
+        CONFIG, minutes=0.02, updates=10**6, check_every=None, schedule="linear", warmup=0.2
     )
     context = TrainingContext(
         folder=tmp_path, key="made", on_check=told.append, on_message=words.append
@@ -246,7 +246,8 @@ def test_validation_depends_on_no_batches_and_leaves_the_mode() -> None:
     network = drawn(dropout=0.5)
     for mode in (True, False):
         network.train(mode)
-        losses = [validation_loss(network, examples(), tokens, CPU) for tokens in (1, 100, 100_000)]
+        few = examples(2, 24)
+        losses = [validation_loss(network, few, tokens, CPU) for tokens in (1, 100, 100_000)]
         assert max(losses) - min(losses) < 1e-5
         assert network.training is mode
 
@@ -264,17 +265,6 @@ def test_a_batch_without_memory_for_it_is_told_in_a_line(
     monkeypatch.setattr(loop, "batch_of", lambda *_: torch.empty(2**55))
     with pytest.raises(TranslationError, match=r"^out of memory .*batch_tokens .*\[network\]"):
         trained(tmp_path)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_it_trains_on_a_gpu(tmp_path: Path) -> None:
-    network, told = drawn(), list[Check]()
-    context = TrainingContext(
-        folder=tmp_path, key="made", device=torch.device("cuda"), on_check=told.append
-    )
-    progress = train_network(network, WIDTH, examples(), examples(2, 24), CONFIG, context)
-    assert progress.step == CONFIG.updates
-    assert told[-1].validation_loss < told[0].validation_loss
 
 
 def test_muon_updates_as_torch_does() -> None:
