@@ -37,7 +37,12 @@ from tests.support.commands import command, served  # noqa: F401 - as above
 from tests.support.forks import forks  # noqa: F401 - a fixture that every test can ask for
 from tests.support.kinds import ENGINES, begins, choose_kinds
 from tests.support.leftovers import begin_run, left_behind
-from tests.support.nights import archive, context, folders  # noqa: F401 - fixtures that every test can ask for
+from tests.support.nights import (  # noqa: F401 - fixtures that every test can ask for
+    archive,
+    context,
+    folders,
+    ranking_context,
+)
 from tests.support.postgresql_databases import (
     KEEPER,
     WITH_TABLES,

@@ -3,19 +3,22 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 
+import numpy as np
 import pandas as pd
 import pytest
+from sqlalchemy import Engine, update
 
 from db import tables
 from db.engine import reading, transaction
 from db.read import query, read
-from db.rows import prices
+from db.rows import prices, runs
 from db.rows import runs as stored_runs
 from db.save import save
 from dtml.errors import DtmlError, UsageError
-from dtml.prices.sessions import previous_session, sessions_between
+from dtml.pages.rendering import said
+from dtml.prices.sessions import previous_session, session_close, session_open, sessions_between
 from flows.markets.opened import RunRequest
 from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
@@ -101,6 +104,7 @@ def test_a_prediction_of_a_backtest_is_the_one_that_its_night_makes(
     assert found["target"].nunique() == 9
 
 
+@pytest.mark.soak
 def test_a_stock_is_in_the_backtest_only_while_it_was_a_member(run_request: RunRequest) -> None:
     backtest = backtest_of(run_request, retrain_every=20)
     result = run_study(backtest)
@@ -183,13 +187,13 @@ def test_a_warm_start_goes_on_from_the_fold_before(run_request: RunRequest) -> N
 
 
 def test_spans_that_cannot_be_walked_are_the_users_mistake(run_request: RunRequest) -> None:
-    for changes, said in (
+    for changes, complaint in (
         ({"last": date(2024, 6, 20)}, r"2024-05-31.*2024-06-20"),
         ({"first": date(2024, 4, 1)}, "is after"),
         ({"first": date(2024, 3, 30), "last": date(2024, 3, 31)}, "no session"),
         ({"max_weight": 2.0}, "--max-weight"),
     ):
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, match=complaint):
             backtest_of(run_request, **changes)
     between_sessions = backtest_of(run_request, first=date(2024, 3, 2), last=date(2024, 3, 10))
     friday, monday = date(2024, 3, 1), date(2024, 3, 4)
@@ -264,3 +268,57 @@ def test_a_command_that_cannot_be_run_is_the_users_mistake(
     code, _, complaint = command("backtest", "kdd17", *span.split(), *wrong.split())
     assert code == 2
     assert named in complaint
+
+
+def know_each_evening(engine: Engine) -> None:
+    """Date each stored bar as if it had been fetched two hours after its session."""
+    with transaction(engine) as conn:
+        for day in BARS["session"].dt.date.unique():
+            evening = session_close("XNYS", day) + timedelta(hours=2)
+            conn.execute(
+                update(tables.price).where(tables.price.c.session == day).values(known_at=evening)
+            )
+
+
+def restate(engine: Engine) -> None:
+    """Correct every price by up to 2 %, today."""
+    ratio = 1 + 0.02 * np.random.default_rng(0).random(len(BARS))
+    named = ["open", "high", "low", "close", "adj_close"]
+    bars = BARS.assign(**{name: BARS[name] * ratio for name in named})
+    with transaction(engine) as conn:
+        stored = prices.prices(conn, "past", FIRST, FIRST)["symbol"]
+        bars = bars[bars["symbol"].isin(stored) & (bars["session"] <= pd.Timestamp("2024-05-31"))]
+        prices.append_prices(conn, "past", bars, source="simulated", known_at=datetime.now(UTC))
+
+
+def made(run_request: RunRequest, prices_known: str) -> pd.DataFrame:
+    """The predictions of a backtest of one fold."""
+    backtest = backtest_of(run_request, retrain_every=21, prices_known=prices_known)
+    result = run_study(backtest)
+    assert ("before the session" in said("vintage", result.row)) == (prices_known == "then")
+    with reading(backtest.context.engine) as conn:
+        found = query(conn, "backtest_predictions", backtest=backtest.id)
+        watermark = runs.run(conn, result.folds["run_id"].iloc[0])["data_watermark"]
+    assert (watermark < session_open("XNYS", FIRST)) == (prices_known == "then")
+    return found[["as_of", "symbol", "probability"]].sort_values(
+        ["as_of", "symbol"], ignore_index=True
+    )
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_a_restatement_changes_a_backtest_on_prices_known_now_and_none_on_those_known_then(
+    run_request: RunRequest, engine: Engine
+) -> None:
+    know_each_evening(engine)
+    before = made(run_request, "then")
+    restate(engine)
+    pd.testing.assert_frame_equal(made(run_request, "then"), before, check_exact=True)
+    assert not made(run_request, "now")["probability"].equals(before["probability"])
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_a_store_that_was_filled_later_knew_nothing_then(run_request: RunRequest) -> None:
+    day = previous_session("XNYS", FIRST)
+    with pytest.raises(UsageError, match=f"bars of past:.*{day}"):
+        backtest_of(run_request, prices_known="then")

@@ -131,6 +131,15 @@ def test_prices_after_the_exit_change_no_earlier_row(
         pd.testing.assert_frame_equal(after[:count], before[:count])
 
 
+def test_the_last_prediction_has_no_row_until_its_exit_is_known(quotes: Quotes) -> None:
+    strategy = Strategy("long", top=3, max_weight=1.0)
+    weights = positions(np.random.default_rng(6).random((SESSIONS, STOCKS)), strategy)
+    track = follow(weights, CALENDAR, quotes, strategy)
+    assert track["session"].iloc[-1] == CALENDAR[-2]
+    quotes.open[-1], quotes.close[-1] = NAN, NAN  # a session of the calendar that is still to come
+    pd.testing.assert_frame_equal(follow(weights, CALENDAR, quotes, strategy), track[:-1])
+
+
 @pytest.mark.parametrize("fill", FILLS)
 def test_without_predictions_a_session_keeps_what_is_held(fill: str, quotes: Quotes) -> None:
     strategy = Strategy("long", fill, top=3, max_weight=1.0)
@@ -265,3 +274,13 @@ def test_a_stock_without_a_price_is_not_traded() -> None:
     assert track["gross"].tolist() == in_float64([0.05, 0, 0.1, -0.25 * 0.6 / 1.1, 0])
     traded = [0.5 / 1.1, 0.45 / 0.95 + 1 - 0.5 / 0.95]
     assert track["turnover"].tolist()[3:] == in_float64(traded)
+
+
+def test_a_split_that_the_price_reflects_changes_nothing() -> None:
+    quotes = of_one_stock([100.0] * 3, [100.0, 103, 105], split=(1, 2.0))
+    assert quotes.close[:, 0].tolist() == [100, 103, 105]
+
+
+def test_a_refused_bar_that_the_source_explained_later_is_no_break() -> None:
+    """A restated history has a good bar on that session: the earlier finding says nothing of it."""
+    assert not of_one_stock([100.0] * 5, 100.0, refused=REFUSED).breaks.any()

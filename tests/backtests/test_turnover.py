@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from dtml.backtest.lots import trades, whole_lots
 from dtml.backtest.portfolio import Strategy, equal_weight_track, follow, follow_on
 from dtml.backtest.quotes import Quotes
 from dtml.backtest.turnover import (
@@ -118,6 +119,16 @@ def test_a_third_of_the_stocks_is_held_at_most_and_a_day_without_an_order_holds_
     ]
 
 
+def test_of_stocks_with_equal_mean_ranks_the_first_is_held() -> None:
+    """In the orders of three nights, whose sums are whole numbers and know no rounding."""
+    drawn, places_of_nights = np.random.default_rng(3), np.tile(np.arange(13.0), (3, 1))
+    for _ in range(60):
+        scores = drawn.permuted(places_of_nights, axis=1)
+        held = targets(scores, Trading(top=4, smooth=3))[0][-1] > 0
+        first = np.argsort(-scores.sum(axis=0), kind="stable")[:4]
+        assert set(np.flatnonzero(held)) == set(first)
+
+
 def test_a_stock_without_a_finite_score_has_no_place() -> None:
     found = places(np.array([[NAN, -0.0, 0.0, np.inf, -np.inf, 1e-300], [NAN] * 6]))
     np.testing.assert_array_equal(found, [[NAN, 2, 3, NAN, NAN, 1], [NAN] * 6])
@@ -172,3 +183,64 @@ def test_break_even_is_the_cost_at_which_equal_parts_earn_as_much() -> None:
     paid = track_of(skilled, span, QUOTES, Trading(**asdict(cost), top=3))
     equal = equal_weight_track(skilled, span, QUOTES, "next_open")
     assert paid["net"].mean() == in_float64(equal["gross"].mean())
+
+
+NAMES = ("held", "weights", "price")
+
+
+def drawn(seed: int) -> dict[str, np.ndarray]:
+    """Some stocks, held and wanted, of a capital between a fraction of a share and many lots."""
+    random = np.random.default_rng(seed)
+    stocks = int(random.integers(1, 23))
+    lot = int(random.choice([1, 10, 100]))
+    capital = float(10 ** random.uniform(0, 7))
+    price = 10 ** random.uniform(-1, 4, stocks)
+    weights = random.random(stocks) * (random.random(stocks) < 0.6)
+    share = random.dirichlet(np.ones(stocks)) * random.random()
+    held = share * capital / price
+    held = held if seed % 3 else whole_lots(held, lot)
+    return {
+        "held": held,
+        "weights": weights / max(weights.sum(), 1e-9),
+        "price": price,
+        "capital": capital,
+        "lot": lot,
+        "kept": (weights > 0) & (random.random(stocks) < 0.4),
+        "rates": tuple(random.uniform(0, 0.01, 2)),
+    }
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_the_laws_of_orders(seed: int) -> None:
+    case = drawn(seed)
+    held, weights, price = (case[name] for name in NAMES)
+    change = trades(**case)
+    wanted, one = weights * case["capital"] / price, case["lot"]
+    bought, sold = np.maximum(change, 0.0), np.maximum(-change, 0.0)
+    assert (sold <= held).all()
+    assert (change[case["kept"]] == 0).all()
+    assert (sold[weights == 0] == held[weights == 0]).all()
+    trimmed = (sold > 0) & (weights > 0)
+    assert (held - sold >= wanted - 1e-6 * one)[trimmed].all()
+    assert (held - sold < wanted + one)[(weights > 0) & ~case["kept"] & (held > wanted)].all()
+    assert (held + bought <= wanted + 1e-6 * one)[bought > 0].all()
+    whole = np.where(weights > 0, change, 0.0) / one
+    np.testing.assert_allclose(whole, np.round(whole), atol=1e-9)
+    purchase, sale = case["rates"]
+    cash = (
+        case["capital"] - (held + change) @ price - bought @ price * purchase - sold @ price * sale
+    )
+    assert cash >= -1e-6 * case["capital"]
+
+
+def test_a_capital_that_suffices_buys_every_whole_lot_of_the_weights() -> None:
+    made = trades(
+        np.zeros(3),
+        np.array([0.1, 0.3, 0.5]),
+        np.array([10.0, 7.0, 0.1]),
+        capital=1000.0,
+        lot=10,
+        kept=np.zeros(3, dtype=bool),
+        rates=(0.001, 0.002),
+    )
+    assert made.tolist() == [10, 40, 5000]

@@ -102,7 +102,7 @@ def test_a_source_that_fails_refuses_every_missed_night_and_is_asked_once(
     context: MarketContext,
 ) -> None:
     after_nights(context, AS_OF)
-    limited = LimitedSource(BARS, answers=0)
+    limited = LimitedSource(BARS, limited=lambda _: True)
     done = catch_up(replace(context, source=limited), FOLLOWING[2])
     assert list(done.refused) == FOLLOWING[:3]
     assert all("rate_limited" in str(error) for error in done.refused.values())

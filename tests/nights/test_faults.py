@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.chaos.nights import run
 from tests.support.faults.points import Kind
 from tests.support.faults.runs import Bench, Work
 from tests.support.faults.trials import Trials
@@ -124,3 +125,15 @@ def test_what_is_planted_is_found(planted: str, tmp_path: Path) -> None:
     trials = Trials(Bench(tmp_path), _step(step))
     tally = trials.try_each(trials.faults([kind]))
     assert any(f" {kind} at " in each and said in each for each in tally.broken), tally.broken
+
+
+NIGHTS, SEED = 6, 1
+
+
+@pytest.mark.soak
+def test_a_store_stays_whole_through_nights_of_chaos(tmp_path: Path, prefect_api: str) -> None:
+    """On SQLite; `python -m benchmarks.chaos --engine postgresql` does it on a server."""
+    tally = run(tmp_path, NIGHTS, SEED, server=prefect_api)
+    assert tally.broken == []
+    assert tally.rows_lost == tally.duplicates == tally.mismatches == 0
+    assert sum(tally.nights.values()) == NIGHTS

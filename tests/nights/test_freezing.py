@@ -5,7 +5,6 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from sqlalchemy import Engine
 from db.engine import reading, transaction
 from db.read import read_value
 from dtml.errors import UsageError
-from dtml.experiments import vary
 from dtml.prices.sessions import next_session
 from flows.freezing import (
     LINK,
@@ -129,20 +127,19 @@ def undone(engine: Engine, copies: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_one_changed_bit_is_found_and_named(context: MarketContext, tmp_path: Path) -> None:
-    ranking = replace(context, experiment=vary(context.experiment, {"train_sessions": 400}))
-    freeze_two(ranking)
-    assert found(context) == set()
+def test_one_changed_bit_is_found_and_named(ranking_context: MarketContext, tmp_path: Path) -> None:
+    freeze_two(ranking_context)
+    assert found(ranking_context) == set()
     copies = tmp_path / "copies"
     copies.mkdir()
     for sql, expected in CHANGES.items():
-        with undone(context.engine, copies):
-            change(context.engine, sql)
-            assert found(context) == expected, sql
-    with undone(context.engine, copies):
+        with undone(ranking_context.engine, copies):
+            change(ranking_context.engine, sql)
+            assert found(ranking_context) == expected, sql
+    with undone(ranking_context.engine, copies):
         change_a_bit_of_the_weights()
-        assert found(context) == OF_BOTH
-    assert found(context) == set()
+        assert found(ranking_context) == OF_BOTH
+    assert found(ranking_context) == set()
 
 
 def test_a_night_that_is_run_again_is_a_new_link_that_says_so(context: MarketContext) -> None:
@@ -201,17 +198,11 @@ def test_a_file_that_was_cut_off_is_completed_and_one_that_was_changed_is_left(
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_the_command_freezes_checks_and_replays(
+def test_the_command_names_what_has_changed_and_ends_with_1(
     context: MarketContext, command: Command, tmp_path: Path
 ) -> None:
     after_nights(context, AS_OF)
-    code, said, _ = command("freeze", "simulated")
-    assert code == 0
-    assert re.search(f"frozen from .*{AS_OF} .*1 link, 1 .*new", said)
-    code, said, _ = command("freeze", "simulated", "--check")
-    assert (code, "1 link checked" in said, "nothing has changed" in said) == (0, True, True)
-    assert " link 1, the same" in command("replay", "simulated")[1]
-    assert "1 of 1 frozen" in command("replay", "simulated", "--all")[1]
+    assert command("freeze", "simulated")[0] == 0
     empty = tmp_path / "empty.jsonl"
     empty.touch()
     code, said, mistake = command("freeze", "simulated", "--check", str(empty))

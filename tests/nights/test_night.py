@@ -114,7 +114,7 @@ def test_a_restated_history_that_does_not_come_whole_is_not_stored_at_all(
     restated = BARS.copy()
     restated.loc[restated["symbol"] == "L02", "adj_close"] *= 0.8
     following = next_session("XNYS", AS_OF)
-    limited = LimitedSource(restated, answers=1)
+    limited = LimitedSource(restated)
     fetch_result = fetch_bars(replace(context, source=limited), following)
     assert fetch_result.restated == ["L02"]
     assert fetch_result.failures["symbol"].tolist() == ["L02"]
@@ -174,7 +174,6 @@ def stages(context: MarketContext) -> dict[str, tuple[str, float]]:
     return dict(zip(stored["stage"], pairs, strict=True))
 
 
-@pytest.mark.on_postgresql
 def test_a_night_stores_its_stages_in_order_and_the_seconds_of_each(
     context: MarketContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:

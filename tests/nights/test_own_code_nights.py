@@ -55,12 +55,9 @@ def mine(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def owned(context: MarketContext, mine: Path) -> MarketContext:
-    """The market of the nights, with history enough for rankers and own code."""
-    market = replace(context.market, code=mine, ranker="own")
-    return replace(
-        context, market=market, experiment=vary(context.experiment, {"train_sessions": 400})
-    )
+def owned(ranking_context: MarketContext, mine: Path) -> MarketContext:
+    market = replace(ranking_context.market, code=mine, ranker="own")
+    return replace(ranking_context, market=market)
 
 
 def said(context: MarketContext, target: date = TARGET) -> pd.DataFrame:
@@ -90,6 +87,7 @@ def recorded(context: MarketContext) -> dict[str, object]:
     return row["config"]["own"]
 
 
+@pytest.mark.soak
 def test_own_features_order_a_night_are_stored_scored_and_replayed(
     owned: MarketContext, archive: Archive, mine: Path
 ) -> None:
@@ -213,8 +211,9 @@ def test_what_fails_ends_its_own_model_with_the_reason_and_never_the_night(
 def test_a_walk_compares_own_code_with_the_built_in(
     owned: MarketContext,
 ) -> None:
-    run_night(owned, date(2024, 12, 2))
-    walk = Walk(owned, Plan(FIRST, LAST))
+    varied = replace(owned, experiment=vary(owned.experiment, {"train_sessions": 400}))
+    run_night(varied, date(2024, 12, 2))
+    walk = Walk(varied, Plan(FIRST, LAST))
     found = run_study(walk)
     assert "own" in set(found.scores["predictor"])
     assert found.row["config"]["own"]["file"] == "mine.py"

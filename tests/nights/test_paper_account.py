@@ -16,7 +16,6 @@ from db.engine import reading, transaction
 from db.rows import paper_account, rankings
 from db.save import save
 from dtml.backtest.turnover import track_of
-from dtml.experiments import vary
 from dtml.markets.definition import Trading
 from dtml.prices.sessions import next_session, sessions_up_to
 from flows.nightly import paper
@@ -36,9 +35,9 @@ TRADING = Trading(3.0, 4.0, 0.0, purchase_tax=5.0, sale_tax=20.0, top=4, smooth=
 
 
 @pytest.fixture
-def traded(context: MarketContext) -> MarketContext:
+def traded(ranking_context: MarketContext) -> MarketContext:
     """A market whose prices are stored, with orders from nights that nobody followed yet."""
-    context = replace(context, experiment=vary(context.experiment, {"train_sessions": 400}))
+    context = ranking_context
     fetch_bars(context, LAST)
     with transaction(context.engine) as conn:
         save(

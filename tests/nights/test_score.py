@@ -6,7 +6,6 @@ from datetime import date
 import numpy as np
 import pandas as pd
 import pytest
-from sqlalchemy import Connection
 
 from db.engine import reading, transaction
 from db.read import read, read_value
@@ -89,25 +88,9 @@ def fetch_history(context: MarketContext, symbol: str) -> pd.DataFrame:
 
 @pytest.mark.soak
 def test_scores_that_grow_night_by_night_are_those_of_all_nights_counted_at_once(
-    context: MarketContext, monkeypatch: pytest.MonkeyPatch
+    context: MarketContext,
 ) -> None:
-    """A late bar, a corrected close and a night out of order; only days that
-    may have changed are counted again.
-    """
-    spans: list[int] = []
-    honest = score_module.day_counts
-
-    def watched(
-        conn: Connection,
-        tonight: Tonight,
-        last: date,
-        first: date | None = None,
-    ) -> pd.DataFrame:
-        found = honest(conn, tonight, last, first)
-        spans.append(found.index.get_level_values("target").nunique())
-        return found
-
-    monkeypatch.setattr(score_module, "day_counts", watched)
+    """A late bar, a corrected close and a night out of order."""
     after_nights(context, DAYS[0])
     run_night(replace(context, source=FrameSource(without(BARS, ["L02"], DAYS[1]))), DAYS[1])
     corrected = BARS.copy()
@@ -118,8 +101,7 @@ def test_scores_that_grow_night_by_night_are_those_of_all_nights_counted_at_once
     score(Tonight(context, DAYS[4]))
     with reading(context.engine) as conn:
         grown = read(conn, "score", market=context.name).drop(columns="scored_at")
-        counted = honest(conn, Tonight(context, DAYS[4]), date.max)
-    assert max(spans[1:]) < len(DAYS)
+        counted = day_counts(conn, Tonight(context, DAYS[4]), date.max)
     columns = [
         name for name in grown if name not in ("market", "target", "span", "protocol", "predictor")
     ]

@@ -5,14 +5,17 @@ import re
 import pandas as pd
 import pytest
 
-from dtml.pages.benchmark import score_rows, verdict
-from dtml.pages.figures import named, quoted
+from dtml.pages.benchmark import benchmark_page, score_rows, verdict
+from dtml.pages.figures import fmt, named, quoted
 from tests.support.benchmark_page import (
     BENCHMARK,
+    FIGURES,
+    random_members,
+    random_scores,
     score_row,
 )
 from tests.support.facts import in_order
-from tests.support.pages import NAN
+from tests.support.pages import NAN, Reader, without_script
 
 
 @pytest.mark.parametrize(
@@ -49,3 +52,25 @@ def test_the_strongest_rule_is_that_of_the_highest_acc() -> None:
     assert {(row["acc_rule"], row["mcc_rule"]) for row in found} == {
         ("always_up", "index_reversal")
     }
+
+
+def test_the_page_holds_every_predictor_and_figure() -> None:
+    names = ["dtml", "lstm"]
+    scores = random_scores(names)
+    members = random_members(names)
+    text = benchmark_page(benchmark=BENCHMARK, scores=scores, seed_scores=members)
+    seen = Reader(without_script(text)).seen
+    for row in [row for rows in score_rows(scores).values() for row in rows]:
+        assert named(row["predictor"]) in seen
+        for name, value in row.items():
+            if name in FIGURES and not pd.isna(value):
+                assert _written(name, value) in seen, (row["predictor"], name)
+    assert "once, at 2026-01-20 08:12" in seen
+
+
+def _written(name: str, value: float) -> str:
+    """A figure as the page writes it: accuracies are percentages, their gains points."""
+    if "acc" in name:
+        return f"{100 * value:+.1f}" if "gain" in name else f"{100 * value:.1f}"
+    kind = "gain" if "gain" in name or name == "calibration_intercept" else "coefficient"
+    return fmt(value, kind, 2 if name.startswith("calibration") else 3)

@@ -24,6 +24,7 @@ from tests.support.benchmark_rows import (
     ranking_scores,
 )
 from tests.support.browser import Site, axe_source, browser, complaints, served
+from tests.support.commands import Command
 from tests.support.dashboard_store import (
     BARE,
     DAYS,
@@ -38,6 +39,7 @@ from tests.support.dashboard_store import (
 from tests.support.nights import AS_OF
 from tests.support.ranked_nights import MARKET as RANKED
 from tests.support.ranked_nights import fill_ranked_nights
+from tests.support.recipe import SOURCES
 from tests.support.tear_sheets import sheet
 
 pytestmark = pytest.mark.soak
@@ -197,3 +199,10 @@ def test_a_page_follows_a_night_until_it_ends(chromium: Any, tmp_path: Path) -> 
         assert "9 stocks predicted" in state.inner_text()
     page.close()
     owner.dispose()
+
+
+def test_the_page_of_alignments_has_nothing_wrong(home: Path, translate: Command) -> None:
+    texts = [SOURCES[0], " ".join(SOURCES[:12]), "<b>Grüße</b> 🙂 日本 " + "x" * 90, ""]
+    assert translate("text", *texts, "--attention-page", "seen.html")[0] == 0
+    with browser() as chromium:
+        assert complaints(chromium, axe_source(), (home / "seen.html").as_uri()) == []

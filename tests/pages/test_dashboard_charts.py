@@ -12,9 +12,14 @@ from flows.dashboard.app import link
 from tests.support import stores as made_stores
 from tests.support.backtest_page import page as backtest_page
 from tests.support.browser import Page, Site, browser
-from tests.support.dashboard_store import MARKET, served_store, served_to_a_reader
+from tests.support.dashboard_store import (
+    MARKET,
+    served_kept_store,
+    served_store,
+    served_to_a_reader,
+)
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.soak
 
 STOCK = link(["market", MARKET, "stock", "S01"])
 
@@ -26,10 +31,8 @@ def chromium() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def site(chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with served_store(
-        f"sqlite:///{tmp_path_factory.mktemp('charts') / 'store.sqlite'}", None
-    ) as found:
+def site(chromium: Any) -> Iterator[Site]:
+    with served_kept_store() as found:
         yield found
 
 
@@ -41,7 +44,6 @@ def opened(chromium: Any, address: str, chart: str = "figure.chart") -> Any:
     return page
 
 
-@pytest.mark.soak
 def test_the_session_and_the_values_under_the_cursor_are_said(site: Site, chromium: Any) -> None:
     page = opened(chromium, site.url + STOCK)
     box = page.locator("figure.chart canvas").bounding_box()
@@ -90,7 +92,6 @@ def test_the_box_for_sql_answers_with_a_chart_and_refuses_to_write(
     page.close()
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("engine", ["sqlite", "postgresql"])
 def test_a_stored_study_has_a_page(
     engine: str, tmp_path: Path, request: pytest.FixtureRequest
@@ -117,7 +118,6 @@ def test_a_stored_study_has_a_page(
             assert site.get(f"/{kind}/nowhere").status == 404
 
 
-@pytest.mark.soak
 def test_a_backtest_s_file_is_alive_and_without_a_script_still_readable(
     chromium: Any, tmp_path: Path
 ) -> None:

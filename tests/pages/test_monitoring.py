@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 
 from db.connection.locks import market_lock
 from db.engine import transaction
@@ -97,7 +97,6 @@ def metrics(site: Site) -> dict[str, Samples]:
     return found
 
 
-@pytest.mark.on_postgresql
 def test_a_store_whose_nights_come_in_time_is_well(site: Site, engine: Engine) -> None:
     store_night(engine, LAST)
     store_night(engine, date(2024, 1, 4), market="of_nobody")  # whose exchange is not known
@@ -127,19 +126,6 @@ def test_a_market_that_is_late_is_named_with_its_night_and_the_rest_can_be_asked
     for market, answer in (("of_nobody", 200), ("of_nobody&market=simulated", 503)):
         assert health(site, f"/health?market={market}")[0] == answer
     assert site.get("/health?market=nowhere").status == 404
-
-
-def test_a_store_that_does_not_answer_is_not_well_and_says_why(
-    engine: Engine, reader: Engine
-) -> None:
-    with served(dashboard(reader), reader) as site:
-        with transaction(engine) as conn:
-            conn.execute(text("drop view night_log"))
-        code, report = health(site)
-        assert (code, report["status"], report["markets"]) == (503, "failed", [])
-        assert "night_log" in report["reasons"][0]
-        assert site.get("/metrics").status == 503
-        assert site.get("/alive").status == 200
 
 
 @pytest.mark.on_postgresql
@@ -178,7 +164,6 @@ def cells(page: Page) -> list[list[str]]:
     return [[cell.removesuffix(" |") for cell in row if cell != "|"] for row in rows]
 
 
-@pytest.mark.on_postgresql
 def test_the_page_shows_the_stage_that_a_night_is_in_beside_the_night_before(
     site: Site, engine: Engine
 ) -> None:

@@ -99,6 +99,8 @@ def test_daily_figures_are_those_of_scipy_and_scikit_learn() -> None:
 def test_a_decile_spread_is_the_mean_of_the_best_tenth_less_that_of_the_worst() -> None:
     outcome = np.arange(20.0)[None] / 100
     assert decile_spreads(outcome, outcome)[0] == in_float64((0.185) - 0.005)
+    at_the_edges = np.arange(11.0)[None]  # two stocks at either end
+    assert decile_spreads(at_the_edges, at_the_edges)[0] == in_float64(9.5 - 0.5)
 
 
 def test_the_t_of_four_days_by_hand() -> None:

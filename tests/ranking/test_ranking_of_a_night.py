@@ -15,7 +15,7 @@ from sqlalchemy import text
 
 from db.engine import reading, transaction
 from db.read import read
-from dtml.experiments import vary
+from dtml.markets.definition import LEGS
 from dtml.prices.sessions import next_session
 from dtml.ranking.features import RULES
 from flows.nightly import ranking
@@ -28,12 +28,6 @@ from tests.support.nights import AS_OF, BARS, FrameSource, after_nights
 
 TARGET = next_session("XNYS", AS_OF)
 PREDICTORS = {"ridge", "boosting", "blend", "dtml"}
-
-
-@pytest.fixture
-def long(context: MarketContext) -> MarketContext:
-    """The market of the nights with history enough for rankers."""
-    return replace(context, experiment=vary(context.experiment, {"train_sessions": 400}))
 
 
 def said(context: MarketContext, target: date = TARGET) -> pd.DataFrame:
@@ -53,10 +47,10 @@ def scored(context: MarketContext, span: str = "night") -> pd.DataFrame:
 
 
 def test_a_night_orders_its_stocks_by_every_predictor_and_a_rerun_adds_no_row(
-    long: MarketContext,
+    ranking_context: MarketContext,
 ) -> None:
-    after_nights(long, AS_OF)
-    made = said(long)
+    after_nights(ranking_context, AS_OF)
+    made = said(ranking_context)
     assert set(made["predictor"]) == PREDICTORS
     for name, own in made.groupby("predictor"):
         assert own["place"].tolist() == list(range(1, 10)), name
@@ -66,38 +60,38 @@ def test_a_night_orders_its_stocks_by_every_predictor_and_a_rerun_adds_no_row(
             if name == "dtml"
             else own["probability"].between(0, 1).all()
         )
-    run_night(long, AS_OF)
-    assert len(said(long)) == len(made)
-    with reading(long.engine) as conn:
+    run_night(ranking_context, AS_OF)
+    assert len(said(ranking_context)) == len(made)
+    with reading(ranking_context.engine) as conn:
         latest = pd.read_sql(text("select * from latest_ranking order by place"), conn)
     assert latest["predictor"].unique().tolist() == ["dtml"]  # as the simulated market's file asks
     assert latest["symbol"].tolist() == made.loc[made["predictor"] == "dtml", "symbol"].tolist()
 
 
 @pytest.mark.soak
-def test_what_comes_after_a_night_changes_no_place_of_it(long: MarketContext) -> None:
-    after_nights(long, AS_OF)
+def test_what_comes_after_a_night_changes_no_place_of_it(ranking_context: MarketContext) -> None:
+    after_nights(ranking_context, AS_OF)
     later = BARS["session"] > pd.Timestamp(AS_OF)
     prices = ["open", "high", "low", "close", "adj_close", "volume"]
     scrambled = BARS.assign(**{name: BARS[name].where(~later, BARS[name] * 1.1) for name in prices})
-    before = said(long)
-    run_night(replace(long, source=FrameSource(scrambled)), TARGET)
-    trained = ranking.rankers_for(Tonight(long, AS_OF))
+    before = said(ranking_context)
+    run_night(replace(ranking_context, source=FrameSource(scrambled)), TARGET)
+    trained = ranking.rankers_for(Tonight(ranking_context, AS_OF))
     assert trained is not None
     probabilities = before[before["predictor"] == "dtml"].set_index("symbol")["score"]
-    again = ranking.rank_night(Tonight(long, AS_OF), trained, probabilities)
+    again = ranking.rank_night(Tonight(ranking_context, AS_OF), trained, probabilities)
     both = before.merge(again, on=["predictor", "symbol"], suffixes=("", "_again"))
     assert len(both) == 36
     assert (both["score"] == both["score_again"]).all()
 
 
 def test_an_order_is_replayed_to_the_last_bit_and_a_change_of_it_is_told(
-    long: MarketContext, archive: Archive
+    ranking_context: MarketContext, archive: Archive
 ) -> None:
-    after_nights(long, AS_OF)
+    after_nights(ranking_context, AS_OF)
     night = archive.night(AS_OF)
     assert replay_of(archive, night).reasons == []
-    with transaction(long.engine) as conn:
+    with transaction(ranking_context.engine) as conn:
         conn.execute(
             text(
                 "update stock_rank set score = score + 1e-9 where predictor = 'ridge' and place = 1"
@@ -109,26 +103,28 @@ def test_an_order_is_replayed_to_the_last_bit_and_a_change_of_it_is_told(
 
 @pytest.mark.soak
 def test_orders_are_scored_beside_the_rules_over_each_return_once_it_is_known(
-    long: MarketContext,
+    ranking_context: MarketContext,
 ) -> None:
-    after_nights(long, AS_OF, TARGET)
+    after_nights(ranking_context, AS_OF, TARGET)
     following = next_session("XNYS", TARGET)
-    run_night(long, following)
+    run_night(ranking_context, following)
     closes = BARS.pivot(index="session", columns="symbol", values="adj_close")
     moves = closes.pct_change(fill_method=None)
-    found = scored(long)
+    found = scored(ranking_context)
     of_closes = found[found["leg"] == "next_close"].set_index(["target", "predictor"])["rank_ic"]
     for target in (TARGET, following):
         session = pd.Timestamp(target)
         mine = of_closes[session]
         assert set(mine.index) == PREDICTORS | set(RULES)
-        ridge = said(long, target).query("predictor == 'ridge'").set_index("symbol")["score"]
+        ridge = (
+            said(ranking_context, target).query("predictor == 'ridge'").set_index("symbol")["score"]
+        )
         came, yesterday = (each.loc[session, ridge.index] for each in (moves, moves.shift()))
         assert mine["ridge"] == in_float64(spearmanr(ridge, came)[0])
         assert mine["day_losers"] == in_float64(spearmanr(-yesterday, came)[0])
     of_two_days = found[found["leg"] == "second_close"]
     assert pd.Timestamp(following) not in set(of_two_days["target"])
-    running = scored(long, "running")
+    running = scored(ranking_context, "running")
     last = running[running["target"] == running["target"].max()].set_index("predictor")
     assert last["rank_ic"].to_dict() == in_float64(of_closes.groupby("predictor").mean().to_dict())
     assert last["rank_ic_low"].isna().all()  # below 20 nights no interval
@@ -145,16 +141,20 @@ def test_a_market_with_too_little_history_has_its_night_without_an_order(
 
 
 @pytest.mark.soak
-def test_rankers_are_trained_again_when_the_policy_or_the_file_says_so(long: MarketContext) -> None:
-    first = ranking.rankers_for(Tonight(fetched(long), AS_OF))
+def test_rankers_are_trained_again_when_the_policy_or_the_file_says_so(
+    ranking_context: MarketContext,
+) -> None:
+    first = ranking.rankers_for(Tonight(fetched(ranking_context), AS_OF))
     assert first is not None
     later = date(2024, 10, 1)
-    every = replace(long, market=replace(long.market, retrain=21))
-    assert ranking.rankers_for(Tonight(long, later), only_stored=True).row == first.row  # type: ignore[union-attr]
+    every = replace(ranking_context, market=replace(ranking_context.market, retrain=21))
+    assert ranking.rankers_for(Tonight(ranking_context, later), only_stored=True).row == first.row  # type: ignore[union-attr]
     assert ranking.rankers_for(Tonight(fetched(every, later), later)).row["train_last"] == later  # type: ignore[union-attr]
-    other = replace(long, market=replace(long.market, leg="open_to_open"))
+    other = replace(ranking_context, market=replace(ranking_context.market, leg="open_to_open"))
     assert ranking.rankers_for(Tonight(other, later)).row["leg"] == "open_to_open"  # type: ignore[union-attr]
-    never = replace(long, market=replace(long.market, retrain="never", name="other"))
+    never = replace(
+        ranking_context, market=replace(ranking_context.market, retrain="never", name="other")
+    )
     assert ranking.rankers_for(Tonight(never, later)) is None
 
 
@@ -167,12 +167,12 @@ def fetched(context: MarketContext, as_of: date = AS_OF) -> MarketContext:
 
 @pytest.mark.soak
 def test_rankers_whose_checkpoint_is_lost_are_trained_again_and_others_lie_beside(
-    long: MarketContext, monkeypatch: pytest.MonkeyPatch
+    ranking_context: MarketContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fetched(long)
+    fetched(ranking_context)
 
     def trained(*, only_stored: bool = False) -> dict[str, Any]:
-        found = ranking.rankers_for(Tonight(long, AS_OF), only_stored=only_stored)
+        found = ranking.rankers_for(Tonight(ranking_context, AS_OF), only_stored=only_stored)
         assert found is not None
         return found.row
 
@@ -195,9 +195,39 @@ def test_rankers_whose_checkpoint_is_lost_are_trained_again_and_others_lie_besid
 
 
 def test_a_night_that_trains_nothing_and_has_no_rankers_says_what_to_do(
-    long: MarketContext, caplog: pytest.LogCaptureFixture
+    ranking_context: MarketContext, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="flows.nightly.ranking"):
-        assert ranking.rankers_for(Tonight(fetched(long), AS_OF), only_stored=True) is None
+        assert (
+            ranking.rankers_for(Tonight(fetched(ranking_context), AS_OF), only_stored=True) is None
+        )
     remedy = f"no rankers.*{AS_OF}:.*`dtml train simulated --as-of"
     assert re.search(remedy, caplog.text)
+
+
+@pytest.mark.soak
+def test_a_corrected_price_corrects_the_score_of_an_order(ranking_context: MarketContext) -> None:
+    """Also where it moves no rank: the spread of the best less the worst is another."""
+    after_nights(ranking_context, AS_OF, TARGET)
+    following = next_session("XNYS", TARGET)
+    of_order = "leg == 'next_close' and predictor == 'ridge' and target == @pd.Timestamp(@TARGET)"
+    best = said(ranking_context).query("predictor == 'ridge' and place == 1")["symbol"].item()
+    row = (BARS["symbol"] == best) & (BARS["session"] == pd.Timestamp(TARGET))
+    spreads = [scored(ranking_context).query(of_order)["decile_spread"].item()]
+    for factor, night in ((1.0002, following), (1.2, next_session("XNYS", following))):
+        corrected = BARS.copy()
+        corrected.loc[row, ["open", "high", "low", "close", "adj_close"]] *= factor
+        run_night(replace(ranking_context, source=FrameSource(corrected)), night)
+        spreads.append(scored(ranking_context, "running").query(of_order)["decile_spread"].item())
+    assert len(set(spreads)) == 3
+
+
+@pytest.mark.soak
+def test_returns_that_end_while_no_night_is_run_are_scored_by_the_next(
+    ranking_context: MarketContext,
+) -> None:
+    after_nights(ranking_context, AS_OF, TARGET)
+    run_night(ranking_context, date(2024, 8, 1))
+    own = scored(ranking_context).query("target == @pd.Timestamp(@TARGET) and predictor == 'ridge'")
+    assert set(own["leg"]) == set(LEGS)
+    assert (own["days"] == 1).all()

@@ -12,23 +12,33 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 import typer
+import yaml
+from rich.console import Console
 from sqlalchemy import Engine
 
 from db.admin.copying import table_counts
 from db.engine import open_engine, reading
 from db.errors import StoreUsageError
+from db.views import views
+from flows import console, text_tables
+from flows.commands import history, questions
 from flows.commands.query import query
+from flows.settings import NEEDED
 from flows.signals import GO_ON
+from flows.text_tables import Column, print_table
 from tests.support.commands import Command, as_served, whole_command
 from tests.support.nights import small_market
+from tests.support.places import ROOT
 from tests.support.prefect_server import give_tables
 from tests.support.stores import GAP, MOMENT, fill
+from translation.environment import VARIABLES
 from translation.errors import TranslationError
 
 DTML = Path(sys.executable).with_name("dtml")
@@ -77,6 +87,7 @@ def rows(url: str | None = None) -> dict[str, int]:
         return table_counts(conn)
 
 
+@pytest.mark.usefixtures("served")
 def test_nights_run_through_prefect_and_a_second_run_adds_no_row_and_says_so(dtml: Command) -> None:
     command = ("nightly", "--market-file", "small.toml", "--as-of", AS_OF, "--nights", "2")
     first = run_process(*command, "--json")
@@ -311,3 +322,88 @@ def test_sql_comes_from_standard_input_for_a_dash(
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff")))
     with pytest.raises(TranslationError, match="input is not UTF-8"):
         query("-", **ASKED)
+
+
+def test_served_runs_and_workers_have_what_a_command_sets() -> None:
+    assert all(NEEDED.fullmatch(name) for name in VARIABLES)
+    file = yaml.safe_load((ROOT / "prefect.yaml").read_text(encoding="utf-8"))
+    assert file["definitions"]["pool"]["job_variables"]["env"] == VARIABLES
+
+
+@pytest.mark.soak
+def test_a_command_starts_no_temporary_server_of_prefect() -> None:
+    """One would run what any page of a browser sends."""
+    names = ("PREFECT_SERVER_ALLOW_EPHEMERAL_MODE", "PREFECT_SERVER_EPHEMERAL_ENABLED")
+    program = (
+        "from flows.settings import prepare_prefect; prepare_prefect(quiet=True); "
+        "from prefect.settings import get_current_settings; "
+        "print(get_current_settings().server.ephemeral.enabled)"
+    )
+    others = {name: value for name, value in os.environ.items() if name not in names}
+    asked = [sys.executable, "-c", program]
+    ended = subprocess.run(asked, cwd=ROOT, env=others, capture_output=True, text=True, check=True)
+    assert ended.stdout.split() == ["False"]
+
+
+@pytest.mark.soak
+def test_what_a_terminal_cannot_show_ends_no_command(tmp_path: Path) -> None:
+    title = "\ucf54\uc2a4\ud53c \u2013 \u20ac \U0001f4c8"
+    (tmp_path / "my.toml").write_text(small_market(title=title), encoding="utf-8")
+    told = {**os.environ, "PYTHONIOENCODING": "euc_kr", "DTML_DATA": str(tmp_path / "data")}
+    for command in (
+        ["fetch", "--market-file", "my.toml", "--as-of", "2024-07-01"],
+        ["markets"],
+        ["query", f"select '{title}' as title", "--csv"],
+        ["query", f"select '{title}' as title"],
+    ):
+        done = subprocess.run(
+            [DTML, *command], cwd=tmp_path, env=told, capture_output=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert b"\\U0001f4c8" in done.stdout or command[0] == "fetch"
+
+
+def broken_cells(columns: list[Column], lines: list[str]) -> list[str]:
+    """The lines of cells that stand on no line of the console whole."""
+    return [
+        part
+        for each in columns
+        for cell in each.cells
+        for part in (cell.split() if each.is_prose else cell.split("\n"))
+        if not any(part in line for line in lines)
+    ]
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("width", [80, 200])
+def test_every_view_and_every_list_fits_the_console(
+    engine: Engine, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(engine)
+    monkeypatch.setattr(history, "_own_markets", list)  # the store's has no whole file
+    printed: list[Column] = []
+
+    def recorded(columns: list[Column], title: str | None = None) -> None:
+        printed.extend(columns)
+        print_table(columns, title)
+
+    for module in (console, text_tables):
+        monkeypatch.setattr(module, "print_table", recorded)
+    asked = [
+        partial(query, f"select * from {name} limit 2", as_json=False, as_csv=False)
+        for name in views()
+    ]
+    asked += [
+        partial(history.list_runs, None),
+        history.list_markets,
+        partial(history.history, "A", None, 30),
+        partial(questions.show_questions, None),
+    ]
+    for command in asked:
+        printed.clear()
+        written = io.StringIO()
+        for module in (console, text_tables):
+            monkeypatch.setattr(module, "out", Console(file=written, width=width))
+        command()
+        assert printed
+        assert broken_cells(printed, written.getvalue().splitlines()) == []

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import httpx
 import pytest
@@ -23,7 +24,7 @@ from flows.service.prefect_server import (
     SERVER_LOGIN,
     warning_of_open_server,
 )
-from flows.settings import prefect_folder
+from flows.settings import prefect_folder, prepare_prefect
 from tests.support.service import BIN, answering, failed_service
 
 
@@ -122,3 +123,15 @@ def test_a_login_is_shown_to_no_proxy(
         server._start(listening, io.BytesIO(), {})
     server._running.clear()
     assert [os.environ[name] for name in ("NO_PROXY", "no_proxy")] == [then, then]
+
+
+def test_the_runs_in_a_folder_of_the_users_own_stay(tmp_path: Path) -> None:
+    """Other programs may have made them."""
+    name = "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED"
+    with patch.dict(os.environ, {"PREFECT_HOME": str(tmp_path)}):
+        os.environ.pop(name, None)
+        prepare_prefect(quiet=True)
+        assert name not in os.environ
+        del os.environ["PREFECT_HOME"]
+        prepare_prefect(quiet=True)
+        assert "flow_runs" in os.environ[name]

@@ -3,8 +3,7 @@ and why it does nothing.
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -17,13 +16,12 @@ from db.engine import reading
 from db.read import read_row
 from dtml.markets import load_market
 from dtml.prices.sessions import last_closed_session, session_close, sessions_between
-from dtml.sources import Fetched
 from flows.markets.opened import RunRequest
 from flows.nightly.context import MarketContext
 from flows.nightly.night import directly, run_night
 from flows.service import flows as scheduled
 from flows.service.schedules import DELAY, next_night, night_cron, schedules_of, skip_reason
-from tests.support.nights import AS_OF, BARS, FrameSource, after_nights, without
+from tests.support.nights import AS_OF, BARS, FrameSource, LimitedSource, after_nights, without
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -155,19 +153,6 @@ def test_a_night_due_on_a_day_without_a_session_is_skipped_by_name(
     assert re.match(f"{re.escape(day)} .*not a session .*{known.calendar}$", str(reason))
 
 
-@dataclass
-class RecoveringSource(FrameSource):
-    """A source that limits the rate of its first answers."""
-
-    limited: int = 1
-
-    def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
-        whole = super().fetch(first, last)
-        if len(self.asked) > self.limited:
-            return whole
-        return Fetched(whole.bars.iloc[:0], whole.outcomes.assign(status="rate_limited", rows=0))
-
-
 DUE = session_close("XNYS", AS_OF) + DELAY
 
 
@@ -223,7 +208,11 @@ def test_a_night_whose_source_limits_the_rate_is_tried_again_after_each_wait(
     waited: list[float] = []
     monkeypatch.setattr(scheduled.time, "sleep", waited.append)
     state = ended(
-        replace(context, source=RecoveringSource(BARS, limited=2)), monkeypatch, 300, 900, 2700
+        replace(context, source=LimitedSource(BARS, limited=lambda asked: asked <= 2)),
+        monkeypatch,
+        300,
+        900,
+        2700,
     )
     assert state.name == "Completed"
     assert waited == [300, 900]

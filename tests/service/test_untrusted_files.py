@@ -126,6 +126,14 @@ def test_a_pickle_that_is_called_a_checkpoint_is_not_run(tmp_path: Path) -> None
     assert not mark.exists()
 
 
+@pytest.mark.parametrize("weights", [{"w": torch.ones(1, 2, 3)}, {"w": torch.ones(0)}, {}])
+def test_weights_of_other_shapes_are_one_line(weights: dict[str, torch.Tensor]) -> None:
+    ensemble = Ensemble("made", ("A",), (0,), ModelConfig(), WindowConfig(), weights)
+    with pytest.raises(DtmlError, match=r"weights of made .*not fit") as caught:
+        ensemble.network(0)
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("rows", "said"),
     [

@@ -13,7 +13,8 @@ from flows.markets.opened import RunRequest
 from flows.nightly.context import MarketContext, open_context
 from flows.nightly.fetch import fetch_bars
 from flows.studies.backtest import Backtest, Plan, open_backtest
-from tests.support.nights import BARS, FrameSource, small_market
+from tests.support.nights import BARS, FrameSource, apart, copy_kept, small_market
+from tests.support.run_folder import made_once
 
 FIRST, LAST = date(2024, 3, 4), date(2024, 3, 25)
 MORE = """batch_days = 31
@@ -41,9 +42,23 @@ def run_request(
     file = tmp_path / "past.toml"
     file.write_text(MARKET.format(normalisation=request.param))
     run_request = RunRequest("past", market_file=file, source="simulated", device="cpu")
-    for day in (date(2024, 1, 31), date(2024, 5, 31)):
-        fetch_bars(context_of(run_request), day)
+    context = context_of(run_request)
+    if engine.dialect.name == "sqlite":
+        kept = made_once(f"past-{request.param}", lambda folder: _fetch_in(folder, context))
+        copy_kept(kept, engine)
+    else:
+        _fetch(context)
     return run_request
+
+
+def _fetch_in(folder: Path, context: MarketContext) -> None:
+    with apart(folder, context) as own:
+        _fetch(own)
+
+
+def _fetch(context: MarketContext) -> None:
+    for day in (date(2024, 1, 31), date(2024, 5, 31)):
+        fetch_bars(context, day)
 
 
 def context_of(run_request: RunRequest) -> MarketContext:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from flows.dashboard.app import dashboard
 from tests.support.benchmark_rows import ranker
 from tests.support.browser import Site, served
 from tests.support.night_rows import store_night
+from tests.support.run_folder import made_once
 
 MARKET, BARE, EVIL = "toy", "bare", "<i>a/b%25 \"c\" 'd'&e"
 STOCKS = tuple(f"S{number:02d}" for number in range(8))
@@ -45,16 +47,12 @@ VISITOR = "visitor_of_tests"
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"], name="site")
-def served_site(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Site]:
+def served_site(request: pytest.FixtureRequest) -> Iterator[Site]:
     """The pages over a filled store; on PostgreSQL for a role that sees the
     documented views and what studies found.
     """
     if request.param == "sqlite":
-        with served_store(
-            f"sqlite:///{tmp_path_factory.mktemp('dashboard') / 'store.sqlite'}", None
-        ) as found:
+        with served_kept_store() as found:
             yield found
         return
     with served_to_a_reader(request.getfixturevalue("postgresql_server"), "dashboards") as found:
@@ -80,6 +78,21 @@ def served_to_a_reader(
         conn.execute(text(f"drop database {database} with (force)"))
         conn.execute(text(f"drop role {VISITOR}"))
     admin.dispose()
+
+
+def served_kept_store() -> AbstractContextManager[Site]:
+    """The pages over an SQLite store that is filled once a test run."""
+    engine = open_engine(
+        f"sqlite:///{made_once('dashboard', _fill_in)}/store.sqlite", read_only=True
+    )
+    return served(dashboard(engine), engine)
+
+
+def _fill_in(folder: Path) -> None:
+    owner = open_engine(f"sqlite:///{folder}/store.sqlite")
+    upgrade(owner)
+    fill(owner)
+    owner.dispose()
 
 
 def served_store(

@@ -51,7 +51,6 @@ LONG = (
     "test_questions",
     "test_serve",
     "test_secrets",
-    "test_chaos",
     "test_faults",
     "test_own_code_nights",
     "test_backtest_workers",

@@ -2,7 +2,7 @@
 
 import shutil
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import date
@@ -72,13 +72,13 @@ class FrameSource:
 
 @dataclass
 class LimitedSource(FrameSource):
-    """A source that answers so many times and then says to wait."""
+    """A source that says to wait where `limited`, given how often it was asked, is true."""
 
-    answers: int = 1
+    limited: Callable[[int], bool] = lambda asked: asked > 1
 
     def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
         whole = super().fetch(first, last)
-        if len(self.asked) <= self.answers:
+        if not self.limited(len(self.asked)):
             return whole
         return Fetched(whole.bars.iloc[:0], whole.outcomes.assign(status="rate_limited", rows=0))
 
@@ -96,6 +96,12 @@ def context(engine: Engine) -> MarketContext:
         nightly_of(market.model, z_close="adjusted", returns="adj_close", max_return=0.35), SMALL
     )
     return MarketContext(market, FrameSource(BARS), engine, experiment, "cpu")
+
+
+@pytest.fixture
+def ranking_context(context: MarketContext) -> MarketContext:
+    """The same market with history enough for rankers."""
+    return replace(context, experiment=vary(context.experiment, {"train_sessions": 270}))
 
 
 def after_nights(context: MarketContext, *days: date) -> None:
@@ -136,6 +142,8 @@ def copy_kept(kept: Path, engine: Engine) -> None:
 @contextmanager
 def apart(folder: Path, context: MarketContext) -> Iterator[MarketContext]:
     """The same market with a store and folders of its own, all in one folder."""
+    for name in ("data", "reports"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
     engine = open_engine(f"sqlite:///{folder / 'store.sqlite'}")
     upgrade(engine)
     with pytest.MonkeyPatch.context() as patch:
