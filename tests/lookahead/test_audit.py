@@ -178,7 +178,15 @@ class Touching(Pipeline):
         return Pipeline(replace(self.experiment, gap_sessions=0)).spans(windows, as_of)
 
 
-@pytest.mark.parametrize("wrong", [ValidationOverTest, ShuffledSplit, Touching])
+class ValidationUpToNow(Pipeline):
+    """Validation days up to `as_of`, a gap after the days to fit."""
+
+    def spans(self, windows: Windows, as_of: pd.Timestamp) -> tuple[Windows, Windows]:
+        train, _ = super().spans(windows, as_of)
+        return train, Pipeline(replace(self.experiment, gap_sessions=0)).spans(windows, as_of)[1]
+
+
+@pytest.mark.parametrize("wrong", [ValidationOverTest, ShuffledSplit, Touching, ValidationUpToNow])
 def test_training_days_too_close_to_those_they_must_not_touch_are_named(
     wrong: type[Pipeline],
 ) -> None:

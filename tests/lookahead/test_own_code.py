@@ -166,6 +166,8 @@ def test_a_value_is_computed_once_for_a_text_its_bars_and_a_session(
     assert computed == 1
     np.testing.assert_allclose(changed[1], 2 * first[1])
     assert values(text.replace("open", "high"), PANEL, [300])[1] == 1
+    other_stocks = replace(PANEL, symbols=tuple(f"{name}.L" for name in PANEL.symbols))
+    assert values(text, other_stocks, [300])[1] == 1
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,18 @@ def test_prices_that_are_no_opens_are_said_and_no_other_price_is_made_up(tmp_pat
     assert some.remark() is None
 
 
+def test_a_price_whose_factor_is_0_is_missing(tmp_path: Path) -> None:
+    example = dialects()["crsp"].example
+    (tmp_path / "AAA.csv").write_text(example.replace("20.0,2.0,2.0", "20.0,0,2.0"))
+    source = FileSource(MARKET, tmp_path)
+    found = source.fetch(
+        {"AAA": pd.Timestamp("2026-11-01").date()}, pd.Timestamp("2026-11-30").date()
+    ).bars
+    prices = found.set_index(found["session"].dt.day)[["open", "high", "low", "close"]]
+    assert prices.loc[23].isna().all()
+    assert prices.loc[24].tolist() == [10.5, 11.0, 10.0, 10.8]
+
+
 def test_every_known_layout_has_an_example_that_is_read_as_it_alone(tmp_path: Path) -> None:
     for name, entry in dialects().items():
         folder = tmp_path / name
