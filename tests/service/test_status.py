@@ -18,6 +18,7 @@ import typer
 from filelock import FileLock
 from sqlalchemy import Engine
 
+from db.connection.locks import market_lock
 from db.engine import reading, transaction
 from db.read import read
 from db.rows import nights as stored_nights
@@ -228,3 +229,14 @@ def test_asking_and_telling_load_nothing_heavy() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout == "[]\n" * len(LIGHT)
+
+
+@pytest.mark.soak
+def test_a_night_that_nobody_is_at_was_interrupted(
+    engine: Engine, reader: Engine, tmp_path: Path
+) -> None:
+    begin(engine)
+    with market_lock(engine, "simulated"):
+        assert stands(reader, EVENING).outcome == "running"
+    assert stands(reader, EVENING).outcome == "interrupted"
+    assert not list(Path.cwd().glob("file:*"))
