@@ -235,3 +235,17 @@ def test_a_session_added_after_a_night_predicted_past_it_has_no_night(
     with pytest.raises(UsageError, match=str(saturday)):
         run_night(later, saturday)
     assert set(statuses(context)) == {friday, AS_OF}
+
+
+@pytest.mark.soak
+def test_the_missed_nights_are_those_since_the_first_complete_one_that_are_not_complete(
+    context: MarketContext,
+) -> None:
+    last = FOLLOWING[-1]
+    # a market without a night has missed none before it
+    assert missed_nights(context, last) == [last]
+    run_night(context, AS_OF)
+    run_night(context, FOLLOWING[1])
+    assert missed_nights(context, last) == [FOLLOWING[0], *FOLLOWING[2:]]
+    assert missed_nights(context, AS_OF) == []
+    assert missed_nights(context, date(2024, 6, 28)) == [date(2024, 6, 28)]
