@@ -18,7 +18,9 @@ from sqlalchemy import event, text
 from db import tables as schema
 from db.engine import reading
 from db.read import read
+from db.rows import attention
 from flows.dashboard.app import link
+from tests.support.bounds import in_float64
 from tests.support.browser import Answer, Page, Site
 from tests.support.dashboard_store import (
     BARE,
@@ -244,3 +246,19 @@ def test_a_stock_with_prices_alone_has_a_page(site: Site) -> None:
     page = Page(site.get(f"/market/{MARKET}/stock/INDEX").body)
     assert "No nightly model predicted" in page.seen
     assert "Prices, directions and probabilities" in page.seen
+
+
+def test_attention_is_the_mean_over_nights_either_way_round(site: Site) -> None:
+    with reading(site.engine) as conn:
+        kept = attention.attended(conn, MARKET, 3)
+        every = read(conn, "attention", market=MARKET)
+        for mine, other in (("symbol", "source"), ("source", "symbol")):
+            found = attention.mean_weights(
+                conn, MARKET, "S01", kept, looks_at_others=mine == "symbol", row_limit=100
+            )
+            rows = every[(every[mine] == "S01") & (every[other] != "S01")]
+            rows = rows[rows["target"].dt.date.isin([target for _, target in kept])]
+            expected = rows.groupby(other)["weight"].sum() / 3
+            weights = found.set_index("symbol")["weight"]
+            assert weights.is_monotonic_decreasing
+            assert weights.to_dict() == in_float64(expected.to_dict())
