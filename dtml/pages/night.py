@@ -103,6 +103,7 @@ def night_report(
     return page(
         "night.html",
         served=served,
+        shown=SHOWN,
         night=night,
         weekday=pd.Timestamp(night["target"]).day_name(),
         level=level,

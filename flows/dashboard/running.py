@@ -192,11 +192,11 @@ def _backtests(conn: Connection, now: datetime) -> list[Work]:
     for row in records(begun):
         folds = query(conn, "fold_moments", backtest=row["id"])
         done = 0.0
-        up_to = "-"
+        stage = "no fold done"
         is_alive = True  # before its first fold
         if len(folds):
             last = folds["last"].max()
-            up_to = day(last)
+            stage = f"{counted(len(folds), 'fold')} done, up to {day(last)}"
             done = min(
                 1.0, ((last - row["first"]).days + 1) / ((row["last"] - row["first"]).days + 1)
             )
@@ -209,7 +209,7 @@ def _backtests(conn: Connection, now: datetime) -> list[Work]:
             Work(
                 kind="backtest",
                 name=row["id"],
-                stage=f"{counted(len(folds), 'fold')} done, up to {up_to}",
+                stage=stage,
                 is_alive=is_alive,
                 done=done,
                 market=row["market"],
