@@ -19,7 +19,7 @@ from flows.dashboard.app import TEMPLATES, link
 from flows.dashboard.market import night_of
 from flows.dashboard.running import State, summary_of_states
 from flows.dashboard.terms import TERMS
-from flows.morning import orders_of_night
+from flows.morning import Morning, orders_of_night
 from flows.service.timeliness import Timeliness
 from tests.support.browser import Page, Site
 from tests.support.dashboard_store import (
@@ -104,6 +104,17 @@ def test_orders_are_what_the_account_holds_less_what_it_held(site: Site) -> None
     for name in ("market", "first"):
         seen = Page(site.get(PAGES[name]).body).seen
         assert trades.replace(" ", "") in seen.replace(" ", "")
+
+
+def test_the_ends_of_a_ranking_begin_with_its_best_and_its_worst_stock() -> None:
+    for stocks, best, worst in (
+        (12, [1, 2, 3, 4, 5], [12, 11, 10, 9, 8]),
+        (5, [1, 2], [5, 4]),
+    ):
+        ranking = pd.DataFrame({"place": range(1, stocks + 1)})
+        found = Morning(ranking, [], None, None, [], ranking, None, 0, 0)
+        assert [row["place"] for row in found.best] == best
+        assert [row["place"] for row in found.worst] == worst
 
 
 def test_a_stock_s_page_gives_each_session_one_direction_the_one_that_counts(site: Site) -> None:

@@ -19,6 +19,7 @@ from db import tables as schema
 from db.engine import reading
 from db.read import read
 from db.rows import attention
+from dtml.pages.figures import Table, records
 from flows.dashboard.app import link
 from tests.support.bounds import in_float64
 from tests.support.browser import Answer, Page, Site
@@ -35,6 +36,7 @@ from tests.support.dashboard_store import (
     STOCKS,
     served_site,  # noqa: F401 - the fixture `site`
 )
+from tests.support.night_page import region
 from tests.support.pages import assert_whole_and_accessible
 
 pytestmark = pytest.mark.slow
@@ -220,6 +222,16 @@ def directions_of(site: Site, symbol: str) -> pd.DataFrame:
             kind="nightly",
             order="-target, -made_at",
         )
+
+
+def test_the_scores_of_a_stock_are_each_below_their_heading(site: Site) -> None:
+    with reading(site.engine) as conn:
+        stored = read(conn, "symbol_score", market=MARKET, symbol="S01", order="kind")
+    assert (stored["acc"] != stored["up_acc"]).any()
+    columns = ("kind:text", "n", "first", "last", "acc", "up_acc", "mcc")
+    body = site.get(f"/market/{MARKET}/stock/S01").body
+    shown = region(body, "Scores over all sessions")[1:]
+    assert shown == Table(records(stored), dict(zip(columns, columns, strict=True))).cells
 
 
 def test_a_table_is_cut_and_says_so_while_the_rows_behind_it_are_whole(

@@ -7,7 +7,7 @@ import pytest
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.markets.definition import RelativeName
 from dtml.pages.charts import MODELS
-from dtml.pages.figures import NAMES, ci, named, quoted
+from dtml.pages.figures import NAMES, ci, interval, named, quoted
 from dtml.pages.rendering import markdown
 from dtml.ranking.features import RULES
 
@@ -43,6 +43,11 @@ def test_a_figure_is_written_by_its_kind_and_only_differences_have_a_plus_sign(
     figure: dict[str, float], said: str
 ) -> None:
     assert ci(figure, next(iter(figure))) == said
+
+
+def test_an_interval_alone_begins_with_its_lower_end_and_ends_with_its_unit() -> None:
+    assert interval(row("acc", 0.5353, 0.512, 0.561), "acc") == "[51.2, 56.1]\u00a0%"
+    assert interval(row("acc", 0.5353), "acc") == ""
 
 
 def test_a_table_in_markdown_has_each_value_below_its_heading() -> None:
