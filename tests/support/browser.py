@@ -27,6 +27,7 @@ SERIOUS = ("serious", "critical")
 RULES_OF_COLOURS = ["color-contrast", "link-in-text-block"]
 LOOKS = [(width, theme) for width in WIDTHS for theme in THEMES]
 
+PATIENCE_MS = 200_000  # on a busy machine
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -191,7 +192,7 @@ def complaints(chromium: Any, axe: str, url: str) -> list[str]:
     page.on("pageerror", lambda error: found.append(f"script: {error}"))
     page.on("requestfailed", lambda request: found.append(f"request failed: {request.url}"))
     page.on("dialog", lambda dialog: (found.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-    page.goto(url)
+    page.goto(url, timeout=PATIENCE_MS)
     page.evaluate(axe)
     for width, theme in LOOKS:
         page.set_viewport_size({"width": width, "height": 900})
