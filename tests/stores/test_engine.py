@@ -20,9 +20,11 @@ from db.connection.user_sql import select
 from db.engine import (
     database_url,
     is_read_only,
+    location,
     open_engine,
     prepare,
     reading,
+    require_current_schema,
     transaction,
     upgrade,
 )
@@ -49,8 +51,10 @@ def test_the_default_store_is_a_file_in_the_folder_of_the_data(
         monkeypatch.delenv(name, raising=False)
     assert database_url().database == str(tmp_path / "data" / "dtml.sqlite")
     monkeypatch.setenv("DTML_DATA", "what? 50 % of #1")
-    open_engine()
-    assert (tmp_path / "what? 50 % of #1" / "dtml.sqlite").is_file()
+    prepare(open_engine())
+    reader = open_engine(read_only=True)
+    require_current_schema(reader)
+    assert location(reader) == str(tmp_path / "what? 50 % of #1" / "dtml.sqlite")
 
 
 @pytest.mark.parametrize(
