@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 from db.engine import reading, transaction
+from db.read import read, read_value
 from db.rows import paper_account, rankings
 from db.save import save
 from dtml.backtest.turnover import track_of
@@ -21,9 +22,9 @@ from dtml.prices.sessions import next_session, sessions_up_to
 from flows.nightly import paper
 from flows.nightly.context import MarketContext, Tonight, quotes_of, read_bars
 from flows.nightly.fetch import fetch_bars
-from flows.nightly.paper import follow_rankings
+from flows.nightly.paper import Orders, follow_rankings, next_orders
 from tests.support.benchmark_rows import ranker
-from tests.support.bounds import assert_arrays_close_in_float64
+from tests.support.bounds import assert_arrays_close_in_float64, in_float64
 from tests.support.commands import Command
 
 # A fill is decided by 60 sessions before it: there are more nights than that, among them a split
@@ -176,3 +177,51 @@ def test_skill_lasts_since_its_interval_has_lain_above_0(traded: MarketContext) 
         assert rankings.lasting_skill(*asked, NIGHTS[5].date()) == NIGHTS[3].date()
         assert rankings.lasting_skill(*asked, NIGHTS[2].date()) is None
         assert rankings.lasting_skill(*asked, NIGHTS[1].date()) == NIGHTS[1].date()
+
+
+def wanted_of(context: MarketContext) -> pd.DataFrame:
+    """What the newest night wants held, by symbol."""
+    with reading(context.engine) as conn:
+        target = read_value(conn, "target_position", "target", market=context.name, order="-target")
+        rows = read(conn, "target_position", market=context.name, target=target)
+    return rows.set_index("symbol")
+
+
+def orders_of(
+    context: MarketContext, capital: float, held: "pd.Series[float] | None" = None
+) -> Orders:
+    with reading(context.engine) as conn:
+        found = next_orders(conn, context.market, capital, held)
+    assert found is not None
+    return found
+
+
+@pytest.mark.soak
+def test_orders_lead_from_what_is_held_to_what_the_newest_night_wants(
+    traded: MarketContext,
+) -> None:
+    traded = replace(traded, market=replace(traded.market, trading=replace(TRADING, lot=10)))
+    followed(traded, FEW)
+    found = orders_of(traded, 100_000.0)
+    mine = orders_of(traded, 100_000.0, pd.Series({"L01": 25.0, "L02": 0.0}))
+    wanted = wanted_of(traded)
+    bars = read_bars(traded, NIGHTS[FEW - 1].date(), NIGHTS[FEW - 1].date()).set_index("symbol")
+    buys = mine.rows[mine.rows["side"] == "buy"].set_index("symbol")
+    assert set(buys.index) <= set(wanted.index)
+    assert (buys["shares"] % 10 == 0).all()
+    assert buys["price"].to_numpy() == in_float64(bars.loc[buys.index, "close"])
+    share = wanted["weight"].reindex(buys.index)
+    room = share * 100_000 / buys["price"] - buys["shares"] - (buys.index == "L01") * 25
+    assert ((room >= -1e-9) & (room < 20)).all()  # a lot too few at most, and a lot in hand
+    assert buys["cost"].to_numpy() == in_float64(buys["value"] * 12e-4)
+    if "L01" not in set(wanted.index):
+        sold = mine.rows.set_index("symbol").loc["L01"]
+        assert (sold["side"], sold["shares"], sold["cost"]) == (
+            "sell",
+            25,
+            in_float64(sold["value"] * 27e-4),
+        )
+    assert 0 <= mine.cash < 0.1 * 100_000
+    assert found.rows["value"].sum() < mine.rows["value"].sum(), (
+        "the account holds some of it already"
+    )
