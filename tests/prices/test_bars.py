@@ -239,6 +239,16 @@ def test_a_symbol_without_adjusted_close_is_judged_by_its_close() -> None:
     assert reasons(judge(bars)) == [("BBB", SESSIONS[5], "unexplained_return")]
 
 
+def test_a_bar_rejected_for_its_open_is_still_what_the_next_one_is_compared_with() -> None:
+    # +31 % on this session, and -23 % on the next
+    bars = spoilt("BBB", 5, open=0.0, adj_close=20.0)
+    bars.loc[row_of(bars, "BBB", 6), "adj_close"] = 12.5
+    assert reasons(judge(bars)) == [
+        ("BBB", SESSIONS[5], "non_positive_price"),
+        ("BBB", SESSIONS[6], "unexplained_return"),
+    ]
+
+
 def test_a_price_that_the_close_before_explains_is_no_wide_range() -> None:
     """A stock opens where it closed and loses 95 % by the close, with the split
     that the source records.
