@@ -11,6 +11,31 @@ from dtml.evaluation.calibration import LEVELS, calibrate, count_bins, coverage
 from dtml.evaluation.metrics import ratio
 from tests.support.bounds import in_float64
 
+
+def newton(rows: list[tuple[int, float, bool, float]]) -> tuple[float, float]:
+    """Slope and intercept, as the module describes them."""
+    day, chance, rose, weight = (np.array(each) for each in zip(*rows, strict=True))
+    said, days = np.log(chance / (1 - chance)), day.max() + 1
+    centre = (weight * said).sum() / weight.sum()
+    spread = ((weight * (said - centre) ** 2).sum() / weight.sum()) ** 0.5
+    design = np.stack([np.ones(len(rows)), (said - centre) / spread], axis=1)
+    target = np.where(rose, (rose.sum() + 1) / (rose.sum() + 2), 1 / ((~rose).sum() + 2))
+    line = np.zeros(2)
+    for _ in range(31):
+        fitted = 1 / (1 + np.exp(-design @ line))
+        curve = np.linalg.inv((design * (weight * fitted * (1 - fitted))[:, None]).T @ design)
+        line = line + curve @ design.T @ (weight * (target - fitted))
+    pulls = [
+        ((weight * (target - fitted))[day == one, None] * design[day == one]).sum(axis=0)
+        for one in range(days)
+    ]
+    variance = (
+        np.diag(curve @ sum(np.outer(pull, pull) for pull in pulls) @ curve) * days / (days - 1)
+    )
+    height, lean = line**3 / (line**2 + variance)
+    return lean / spread, height - lean / spread * centre
+
+
 DAYS, STOCKS = 31, 7
 MONDAY = pd.Timestamp("2021-01-04")
 
@@ -109,3 +134,12 @@ def test_bins_by_hand() -> None:
             (MONDAY, 99, 1, 1.0, 1),
         ]
         assert [found[name].dtype.kind for name in ("bin", "n", "rises")] == ["i", "i", "i"]
+
+
+@pytest.mark.parametrize(("seed", "days"), [(3, DAYS), (4, DAYS), (5, DAYS), (3, 4)])
+def test_the_correction_is_platts_shrunk_by_what_days_say_of_it(seed: int, days: int) -> None:
+    probability, movement = made(seed)
+    fitted, _ = halves(probability[:days], movement[:days])
+    found = calibrate(probability[:days], movement[:days])
+    assert (found.slope, found.intercept) == in_float64(newton(fitted))
+    assert found.slope > 0

@@ -8,7 +8,7 @@ import torch
 from dtml.features import FEATURES, Panel, features, returns
 from dtml.prices.returns import published_labels
 from dtml.windows import WindowConfig, Windows, build_windows
-from tests.support.bounds import in_float64
+from tests.support.bounds import assert_close_in_float32, in_float64
 from tests.support.places import SHARED
 from tests.support.windows import random_bars
 
@@ -187,3 +187,12 @@ def test_nothing_that_comes_after_as_of_changes_an_input(change: str) -> None:
         assert torch.equal(getattr(after, name)[:21], getattr(before, name)[:21])
     assert torch.equal(after.movement[:20], before.movement[:20])
     assert not torch.equal(after.stocks[21:], before.stocks[21:])
+
+
+def test_the_target_session_is_the_next_one_and_its_row_is_never_input() -> None:
+    windows = build(made_bars())
+    assert (windows.as_of[1:] == windows.target[:-1]).all()
+    assert windows.target[-1] == SESSIONS[-1]
+    assert windows.movement[-1].isnan().all()
+    last_move = windows.stocks[1:, :, -1, FEATURES.index("z_adj_close")]
+    assert_close_in_float32(100 * windows.movement[:-1], last_move)

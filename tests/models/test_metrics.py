@@ -15,9 +15,9 @@ from dtml.baselines.naive_rules import (
     naive_directions,
     stock_directions,
 )
-from dtml.evaluation.bootstrap import interval
+from dtml.evaluation.bootstrap import interval, resample_days
 from dtml.evaluation.metrics import gain_in_mcc, told_apart
-from tests.support.bounds import in_float64
+from tests.support.bounds import as_drawn, in_float64
 from tests.support.directions import score, score_days
 
 DAYS, STOCKS = 61, 7
@@ -174,3 +174,18 @@ def test_the_rule_is_chosen_on_the_papers_labels_where_all_rules_have_a_directio
     assert choose_rule({"up": up, "down": down}, change) == "up"
     # a tie goes to the first
     assert choose_rule({"down": down[1:], "up": up[1:]}, change[1:]) == "down"
+
+
+def test_resampled_days_come_in_blocks_that_wrap_around() -> None:
+    """A run of equal days is drawn together more often than single days would
+    be: the sum varies more, and wraps.
+    """
+    counts = np.zeros((DAYS, 4), dtype=int)
+    counts[:, 3] = 1
+    counts[-4:], counts[:4] = [1, 0, 0, 0], [1, 0, 0, 0]
+    drawn = resample_days(counts, 4.0, resamples=9973)
+    assert (drawn.sum(axis=1) == DAYS).all()
+    assert drawn[:, 0].mean() == as_drawn(8, share=0.02)
+    alone = resample_days(counts, 1.0, resamples=9973)
+    assert alone[:, 0].var() == as_drawn(8 * (1 - 8 / DAYS), share=0.05)
+    assert drawn[:, 0].var() > 2 * alone[:, 0].var()

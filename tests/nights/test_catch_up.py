@@ -249,3 +249,20 @@ def test_the_missed_nights_are_those_since_the_first_complete_one_that_are_not_c
     assert missed_nights(context, last) == [FOLLOWING[0], *FOLLOWING[2:]]
     assert missed_nights(context, AS_OF) == []
     assert missed_nights(context, date(2024, 6, 28)) == [date(2024, 6, 28)]
+
+
+@pytest.mark.soak
+def test_a_training_due_in_a_night_caught_up_sees_no_more_than_the_night(
+    context: MarketContext,
+) -> None:
+    evening = session_close("XNYS", AS_OF) + timedelta(hours=2)
+    fetch_bars(context, AS_OF, known_at=evening)
+    fetch_bars(
+        replace(context, source=FrameSource(restated(date(2024, 1, 2), AS_OF))), FOLLOWING[0]
+    )
+    catch_up(context, AS_OF)
+    with reading(context.engine) as conn:
+        (watermark,) = read(conn, "run", market=context.name, order="created_at, id")[
+            "data_watermark"
+        ]
+    assert watermark == evening

@@ -173,3 +173,13 @@ def test_the_second_of_two_bad_bars_is_withdrawn_when_a_good_one_comes_after_the
     pd.testing.assert_frame_equal(
         read_bars(mine, AS_OF, second, before["known_at"].max().to_pydatetime()), before
     )
+
+
+def test_a_stock_whose_bars_were_all_rejected_is_asked_for_as_a_whole(
+    context: MarketContext,
+) -> None:
+    wrong = BARS.assign(high=BARS["high"].where(BARS["symbol"] != SILENT, BARS["low"] / 2))
+    fetch_bars(replace(context, source=FrameSource(wrong)), AS_OF)
+    assert sessions_stored(context, SILENT) == []
+    fetch_bars(replace(context, source=FrameSource(BARS)), NEXT)
+    assert sessions_stored(context, SILENT) == sessions_stored(context, "F01B")

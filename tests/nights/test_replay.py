@@ -5,6 +5,7 @@ what was changed is found and named.
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -339,3 +340,21 @@ def test_a_ranking_that_rounding_does_not_explain_is_not_close(again: pd.DataFra
     found = ranking_difference(ranking(("A", 0.9, 1), ("B", 0.5, 2)), again)
     assert found is not None
     assert not found.is_close
+
+
+@pytest.mark.soak
+def test_an_exchanged_checkpoint_is_found_and_the_other_nights_go_on(
+    context: MarketContext, command: Command, archive: Archive
+) -> None:
+    first = run_night(context, AS_OF).row["run_id"]
+    train_model(Tonight(context, FOLLOWING))
+    second = run_night(context, FOLLOWING).row["run_id"]
+    models = data_folder() / "models"
+    shutil.copy(models / f"{second}.safetensors", models / f"{first}.safetensors")
+    assert "changed or damaged" in str(replayed(archive).failure)
+    code, said, error = command("replay", "simulated", "--all", "--device", "cpu")
+    assert code == 1
+    assert "2 nights replayed" in said
+    assert "1 equal to the" in said
+    assert "1 of 2 nights" in error
+    assert f"not reproduced: {AS_OF}; `dtml replay" in error

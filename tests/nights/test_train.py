@@ -1,5 +1,6 @@
 """When a model is trained, on what, which one a night may use, and what a lost one does."""
 
+import json
 import logging
 import re
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Engine, text
 
 from db.engine import reading, transaction
 from db.read import read
@@ -24,7 +25,8 @@ from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import NightRefusedError, run_night
 from flows.nightly.train import config_of, load_model, train_model, why_due, windows_of
 from flows.settings import data_folder
-from tests.support.nights import AS_OF, BARS, FrameSource
+from tests.support.commands import Command
+from tests.support.nights import AS_OF, BARS, FrameSource, receipt_of
 from tests.support.stores import counts
 
 
@@ -195,3 +197,23 @@ def test_weights_that_come_out_otherwise_are_a_run_beside_the_stored_one(
     monkeypatch.setattr(train, "fit_bars", lambda *_: pytest.fail("it was trained a third time"))
     assert train_model(Tonight(context, AS_OF)).run_id == second.run_id
     assert len(runs_of(context)) == 2
+
+
+@pytest.mark.soak
+def test_a_lost_checkpoint_is_put_back_by_a_retraining_from_a_receipt(
+    context: MarketContext, engine: Engine, command: Command
+) -> None:
+    run_night(context, AS_OF)
+    whole, receipt = lose(context), str(receipt_of(context, "L01"))
+    (run,) = runs_of(context).values()
+    code, _, complaint = command("replay", receipt, "--device", "cpu")
+    assert code == 1
+    assert "`dtml replay RECEIPT --retrain`" in " ".join(complaint.split())
+    code, said, _ = command("replay", receipt, "--retrain", "--device", "cpu", "--json")
+    assert (code, json.loads(said)["equal"], json.loads(said)["retrained"]["restored"]) == (
+        0,
+        True,
+        True,
+    )
+    assert checkpoint_of(run).read_bytes() == whole
+    assert command("replay", receipt, "--device", "cpu")[0] == 0

@@ -136,3 +136,10 @@ def test_days_scored_together_have_the_figures_of_each_day_alone() -> None:
         score_ranking(scores[day, None], outcome[day, None]) for day in range(DAYS)
     )
     pd.testing.assert_frame_equal(together, alone, check_exact=True, check_like=True)
+
+
+@pytest.mark.slow
+def test_intervals_of_rankings_without_skill_hold_zero_about_as_often_as_they_say() -> None:
+    held = [score_ranking(*made(seed, skill=0.0)) for seed in range(60)]
+    # of a binomial of .95, .0003 lie below
+    assert sum(each["rank_ic_low"] <= 0 <= each["rank_ic_high"] for each in held) >= 52

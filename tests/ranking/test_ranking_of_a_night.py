@@ -8,15 +8,17 @@ from dataclasses import replace
 from datetime import date
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import spearmanr
-from sqlalchemy import text
+from sqlalchemy import Engine, text
 
 from db.engine import reading, transaction
 from db.read import read
+from dtml.errors import DtmlError
 from dtml.markets.definition import LEGS
-from dtml.prices.sessions import next_session
+from dtml.prices.sessions import next_session, previous_session
 from dtml.ranking.features import RULES
 from flows.nightly import ranking
 from flows.nightly.context import MarketContext, Tonight
@@ -24,7 +26,7 @@ from flows.nightly.night import run_night
 from flows.replay import Archive, replay_of
 from flows.settings import data_folder
 from tests.support.bounds import in_float64
-from tests.support.nights import AS_OF, BARS, FrameSource, after_nights
+from tests.support.nights import AS_OF, BARS, FrameSource, after_nights, without
 
 TARGET = next_session("XNYS", AS_OF)
 PREDICTORS = {"ridge", "boosting", "blend", "dtml"}
@@ -231,3 +233,37 @@ def test_returns_that_end_while_no_night_is_run_are_scored_by_the_next(
     own = scored(ranking_context).query("target == @pd.Timestamp(@TARGET) and predictor == 'ridge'")
     assert set(own["leg"]) == set(LEGS)
     assert (own["days"] == 1).all()
+
+
+@pytest.mark.soak
+def test_a_checkpoint_that_was_changed_serves_no_night(
+    ranking_context: MarketContext, engine: Engine
+) -> None:
+    trained = ranking.train_rankers(Tonight(fetched(ranking_context), AS_OF))
+    again = ranking.load_trained(ranking_context, trained.row)
+    for name, model in trained.rankers.models.items():
+        for part, value in vars(model).items():
+            np.testing.assert_array_equal(value, getattr(again.rankers.models[name], part))
+    with pytest.raises(DtmlError, match=r"changed or damaged;.*backup"):
+        ranking.load_trained(ranking_context, {**trained.row, "checkpoint_hash": "0" * 64})
+
+
+@pytest.mark.soak
+def test_a_ranked_stock_that_the_model_left_out_has_its_outcome(
+    ranking_context: MarketContext,
+) -> None:
+    """The model needs a whole window; rankers do not."""
+    gap = without(BARS, ["L02"], previous_session("XNYS", AS_OF))
+    after_nights(replace(ranking_context, source=FrameSource(gap)), AS_OF, TARGET)
+    with reading(ranking_context.engine) as conn:
+        history = read(conn, "ranking_history", target=TARGET)
+        predicted = read(conn, "prediction_history", columns="symbol")
+    assert "L02" not in set(predicted["symbol"])
+    assert history["realised_return"].notna().all()
+    assert history["predictor"].value_counts().to_dict() == dict.fromkeys(PREDICTORS, 9) | {
+        "dtml": 8
+    }
+    close = BARS[BARS["symbol"] == "L02"].set_index("session")["adj_close"]
+    expected = close[pd.Timestamp(TARGET)] / close[pd.Timestamp(AS_OF)] - 1
+    of_stock = history.loc[history["symbol"] == "L02", "realised_return"]
+    assert of_stock.unique() == in_float64([expected])

@@ -1,23 +1,27 @@
 """Every command, view, question and page, on every market of the package.
 
 A market's prices are made up, in a store of its own; its calendar, currency, stocks, limits, lots,
-costs and network are those that ship. What is new, be it a market, a command, a view or a question,
-is in it by itself, or a table below says why not.
+costs and network are those that ship. What is new, be it a market, a command, a view, a question or
+a route, is in it by itself, or a table below says why not.
 """
 
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import astuple
 from datetime import date
-from http import HTTPStatus
+from inspect import getclosurevars
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
 import pandas as pd
 import pytest
+from fastapi import APIRouter, FastAPI
 from sqlalchemy import Engine
+from starlette.routing import Match, Route
 
 from db.connection.user_sql import select
 from db.engine import open_engine
@@ -30,9 +34,10 @@ from dtml.prices.sessions import sessions_up_to
 from dtml.ranking.models import BoostingConfig
 from flows import text_tables
 from flows.commands.questions import ask
-from flows.dashboard.app import dashboard, link
+from flows.dashboard import app as app_of_pages
 from tests.support.browser import Page, served
 from tests.support.commands import options_of_commands, run_in
+from tests.support.kinds import of_this_quarter
 
 # Each command with what it is given, in this order; `write_prices` says what capitals stand for.
 LINES = """
@@ -64,7 +69,8 @@ db prune
 db export exported
 db backup backup
 """.strip().splitlines()
-OUTPUTS = ("--json", "--csv", "--markdown")  # a command is run again with each that it has
+# A command is run again with each of these that it has, on a quarter of the markets a day.
+OUTPUTS = ("--json", "--csv", "--markdown")
 RUN_ONCE = {"train", "audit"}  # what computes everything again for another output
 NOT_RUN = {
     "serve": "runs until it is ended",
@@ -86,6 +92,7 @@ WITHOUT_ROWS = {
     "run_score": "of the published sets",
     "translation_": "no market's",
 }
+WITHOUT_PAGE = {"/benchmark/{name}": "of the published sets"}
 MISSING = re.compile(r".{0,30}\b(nan|NaN|NaT|None)\b.{0,30}")
 MAY_BE_EMPTY = {  # the lists of a command's JSON that tell what is wrong, new or asked for
     "fetch": {"rejected", "outcomes", "restated", "unadjusted", "doubtful"},
@@ -98,6 +105,8 @@ MAY_BE_EMPTY = {  # the lists of a command's JSON that tell what is wrong, new o
     "ranking": {"networks", "sources"},
     "db check": {"found"},
 }
+NO_LINK = ("/alive", "/health", "/metrics", "/live", "/charts.js", "/live.js")
+OF_A_KIND = 2  # addresses visited that differ in names and values alone
 
 WHOLE_PRICES = ("JPY", "KRW")
 LAST = date(2025, 11, 28)  # no night is later, nor later than the market's list of stocks
@@ -112,7 +121,6 @@ def test_every_command_is_run_or_said_why_not() -> None:
 
 @pytest.mark.slow
 @pytest.mark.soak
-@pytest.mark.by_quarters
 @pytest.mark.parametrize("name", market_names())
 def test_a_market(
     name: str, tmp_path: Path, prefect_api: str, monkeypatch: pytest.MonkeyPatch
@@ -135,6 +143,7 @@ def test_a_market(
         return said
 
     options = options_of_commands()
+    outputs = OUTPUTS if name in of_this_quarter(market_names()) else ()
     for line in LINES:
         if "RECEIPT" in line:
             answer = dtml("query", "select receipt from latest_prediction", "--json")
@@ -142,7 +151,7 @@ def test_a_market(
         words = [meant.get(word, word) for word in line.split()]
         dtml(*words)
         if (verb := verb_of(line)) not in RUN_ONCE and "--markdown" not in line:
-            for output in (each for each in OUTPUTS if each in options[verb]):
+            for output in (each for each in outputs if each in options[verb]):
                 dtml(*words, output)
 
     store = open_engine(f"sqlite:///{folders['DTML_DATA'] / 'dtml.sqlite'}", read_only=True)
@@ -151,8 +160,21 @@ def test_a_market(
         (study,) = select(store, f"select distinct {kind}_id from {kind}_summary").iloc[:, 0]
         wrong |= {study: "no page"} if f"{kind}-{study}" not in pages else {}
     wrong |= {night: "no page" for night in map(str, days[-NIGHTS:].date) if night not in pages}
-    wrong |= without_rows(store, name) | pages_with_faults(store, name, meant["STOCK"])
+    wrong |= without_rows(store, name) | pages_with_faults(store, name)
     assert not wrong, "\n".join(f"{what}: {why}" for what, why in wrong.items())
+
+
+@pytest.mark.parametrize(
+    ("said", "words", "faults"),
+    [
+        ("a  b\n1  NaT\n", "status", ["1  NaT"]),
+        ("symbol,side\n", "orders --csv", ["no row"]),
+        ('[{"a": null, "reasons": [], "b": "None"}]', "replay --all --json", []),
+        ('{"cash": 1.0, "orders": []}', "orders --json", ["no row in orders"]),
+    ],
+)
+def test_a_fault_of_what_is_printed_is_found(said: str, words: str, faults: list[str]) -> None:
+    assert list(faults_of(said, words.split())) == faults
 
 
 def faults_of(said: str, words: Collection[str]) -> Iterator[str]:
@@ -266,24 +288,44 @@ def write_prices(market: Market, days: pd.DatetimeIndex, folder: Path) -> dict[s
     return {"MARKET": market.name, "STOCK": stocks[0], **meant}
 
 
-def pages_with_faults(engine: Engine, market: str, stock: str) -> dict[str, object]:
-    """What is wrong with pages of a market and those of every view, by address."""
-    of_market = ([], ["ranking"], ["stock", stock])
-    addresses = [link(["market", market, *more]) for more in of_market]
-    addresses += [
-        "/",
-        "/running",
-        "/health",
-        "/metrics",
-        *(link(["table", view]) for view in views()),
+def pages_with_faults(engine: Engine, market: str) -> dict[str, object]:
+    """Follow links from the first page on, some of each kind; return what is wrong, by address."""
+    app = app_of_pages.dashboard(engine)
+    inner: Any = app
+    while not isinstance(inner, FastAPI):  # behind its guards
+        inner = inner.app if hasattr(inner, "app") else getclosurevars(inner).nonlocals["app"]
+    routers = [each for each in vars(app_of_pages).values() if isinstance(each, APIRouter)]
+    routes = [
+        each for router in (inner, *routers) for each in router.routes if isinstance(each, Route)
     ]
+
+    def kind_of(address: str) -> tuple[str, ...]:
+        parts = urlsplit(address)
+        asked = {"type": "http", "method": "GET", "path": parts.path}
+        path = next((each.path for each in routes if each.matches(asked)[0] is Match.FULL), "")
+        return path, *sorted({name for name, _ in parse_qsl(parts.query)})
+
     wrong: dict[str, object] = {}
-    with served(dashboard(engine), engine) as site:
-        for address in addresses:
-            answer = site.get(address)
-            if answer.status != HTTPStatus.OK:
+    waiting = ["/", *NO_LINK, *(app_of_pages.link(["table", view]) for view in views())]
+    waiting.append(app_of_pages.link(["market", market, "stock"], {"symbol": "typed"}))
+    kinds = Counter(kind_of(address) for address in waiting)
+    seen = set(waiting)
+    with served(app, engine) as site:
+        while waiting:
+            answer = site.get(address := waiting.pop(0))
+            if answer.status not in (200, 303):
                 wrong[address] = answer.status, answer.body[-500:]
-            elif "html" in answer.headers["content-type"]:
-                missing = MISSING.search(Page(answer.body).seen)
-                wrong |= {address: missing[0]} if missing else {}
-    return wrong
+            if "html" not in answer.headers.get("content-type", ""):
+                continue
+            page = Page(answer.body)
+            if missing := MISSING.search(page.seen):
+                wrong[address] = missing[0]
+            for target in (each.partition("#")[0] for each in (*page.links, *page.sent)):
+                kind = kind_of(target)
+                if target[:1] == "/" and target not in seen and kinds[kind] < OF_A_KIND:
+                    seen.add(target)
+                    kinds[kind] += 1
+                    waiting.append(target)
+    reached = {path for path, *_ in kinds}
+    unreached = [each.path for each in routes if each.path not in reached | set(WITHOUT_PAGE)]
+    return wrong | dict.fromkeys(unreached, "no page links to it")

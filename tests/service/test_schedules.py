@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 from db.connection.locks import market_lock
 from db.engine import reading
 from db.read import read_row
-from dtml.markets import load_market
+from dtml.markets import load_market, market_names
 from dtml.prices.sessions import last_closed_session, session_close, sessions_between
 from flows.markets.opened import RunRequest
 from flows.nightly.context import MarketContext
@@ -260,3 +260,17 @@ def test_no_scheduled_work_begins_beside_another_process_at_the_market(
         with market_lock(context.engine, context.name):
             assert work.fn(request).name == "Skipped"
         assert work.fn(request).name == "Completed"
+
+
+def test_a_source_that_ends_early_has_no_night_after_its_end(
+    context: MarketContext, due: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FrameSource, "last_session", lambda _source: date(2024, 6, 27))
+    state = ended(context, monkeypatch)
+    assert (state.name, str(state.message)[:10]) == ("Completed", "2024-06-27")
+    assert status(context.engine, AS_OF) is None
+
+
+def test_every_market_of_the_package_has_a_next_night() -> None:
+    for name in market_names():
+        assert NOW < next_night(load_market(name), NOW) < NOW + timedelta(days=5)

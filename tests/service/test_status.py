@@ -37,6 +37,8 @@ from flows.settings import prefect_folder
 from tests.support.commands import Command
 from tests.support.nights import AS_OF, BARS, FrameSource, after_nights, without
 
+NEXT_MIDNIGHT = datetime(2024, 7, 3, 4, tzinfo=UTC)
+
 MARKET = replace(load_market("simulated"), retrain=63)
 # of AS_OF, a quarter of an hour after its night is due
 EVENING = datetime(2024, 7, 1, 22, 45, tzinfo=UTC)
@@ -240,3 +242,13 @@ def test_a_night_that_nobody_is_at_was_interrupted(
         assert stands(reader, EVENING).outcome == "running"
     assert stands(reader, EVENING).outcome == "interrupted"
     assert not list(Path.cwd().glob("file:*"))
+
+
+def test_a_market_without_its_due_night_is_late(context: MarketContext, reader: Engine) -> None:
+    after_nights(context, AS_OF)
+    assert not stands(reader, datetime(2024, 7, 3, 0, 29, tzinfo=UTC)).is_late
+    found = stands(reader, NEXT_MIDNIGHT)
+    assert found.age == 1
+    due, remedy = str(found.problem).split("; run ")
+    assert re.match("simulated:.*2024-07-02 .*not complete.*due .*2024-07-02 22:30 UTC;", due)
+    assert re.match("`dtml nightly simulated --catch-up`,.*--prices FILE ", remedy)

@@ -334,3 +334,8 @@ def test_a_database_that_cannot_hold_every_character_is_refused_at_once(
         reader.dispose()
     finally:
         drop_database(postgresql_admin, name)
+
+
+def test_sql_of_a_user_needs_a_reader(engine: Engine) -> None:
+    with pytest.raises(StoreUsageError, match="read_only"):
+        select(engine, "select 1 as one")

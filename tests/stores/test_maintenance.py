@@ -3,8 +3,12 @@
 import random
 import shutil
 import sqlite3
+from collections.abc import Sequence
+from datetime import timedelta
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import Engine
@@ -13,9 +17,23 @@ from db.admin.checks import LAWS, Finding, check_store
 from db.connection.locks import market_lock
 from db.engine import open_engine, reading, require_current_schema, transaction
 from db.errors import StoreError, StoreUsageError
+from db.read import read
 from db.rows import translations
+from db.save import save
+from tests.support.prediction_rows import STOCKS, TARGET, predictions, run, save_stocks
 from tests.support.revisions import NEXT, become_next
-from tests.support.stores import contents, fill
+from tests.support.stores import MOMENT, contents, fill
+
+NIGHTS = 20
+
+
+def write_nights(url: str, days: Sequence[pd.Timestamp]) -> None:
+    """What a night's process does with each of many nights, as fast as it can."""
+    engine = open_engine(url)
+    for target in days:
+        made = predictions().assign(target=target, as_of=target - timedelta(days=1))
+        with transaction(engine) as conn:
+            save(conn, "prediction", made, market="toy", known_at=MOMENT, made_at=MOMENT)
 
 
 def findings(engine: Engine) -> dict[str, Finding]:
@@ -221,3 +239,27 @@ def test_a_store_of_two_schemas_or_of_none_is_noticed(
     with pytest.raises(StoreError, match=f"{said}.*{RESTORE}") as caught:
         require_current_schema(open_engine(store_url, read_only=True))
     assert not isinstance(caught.value, StoreUsageError)
+
+
+@pytest.mark.soak
+def test_two_processes_that_store_nights_at_once_both_succeed_and_every_row_is_there_once(
+    engine: Engine, store_url: str, forks: ForkServerContext
+) -> None:
+    """Both store the same nights, from either end."""
+    with transaction(engine) as conn:
+        save_stocks(conn, STOCKS)
+        save(conn, "run", run())
+    engine.dispose()
+    days = list(pd.bdate_range(TARGET, periods=NIGHTS))
+    writers = [
+        forks.Process(target=write_nights, args=(store_url, each)) for each in (days, days[::-1])
+    ]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert [writer.exitcode for writer in writers] == [0, 0]
+    with reading(engine) as conn:
+        stored = read(conn, "prediction", market="toy")
+    assert len(stored) == len(stored[["target", "symbol"]].drop_duplicates())
+    assert len(stored) == NIGHTS * len(STOCKS)

@@ -3,10 +3,11 @@ nothing else, and not for ever.
 """
 
 import os
+import sqlite3
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import UTC, date, datetime
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 from sqlalchemy import Engine, make_url, text
 
 from db.connection.user_sql import Interruption, select
-from db.engine import READ_LIMIT_S, open_engine, transaction
+from db.engine import READ_LIMIT_S, open_engine, reading, transaction
 from db.errors import StoreUsageError
 from db.save import save
 from tests.support.postgresql_databases import KEEPER
@@ -236,3 +237,14 @@ def test_moments_are_asked_and_answered_in_utc_wherever_the_server_stands(
     ].iloc[0]
     elsewhere.dispose()
     assert said.startswith("2024-01-05 23:30:00")
+
+
+def test_sql_can_call_no_function_in_python(engine: Engine, reader: Engine) -> None:
+    """Such a function would hold the interpreter lock, and with it all threads."""
+    listed = "select name, narg, type from pragma_function_list order by 1, 2, 3"
+    with closing(sqlite3.connect(":memory:")) as plain:
+        of_sqlite = plain.execute(listed).fetchall()
+    for opened in (engine, reader):
+        if opened.dialect.name == "sqlite":
+            with reading(opened) as conn:
+                assert [tuple(row) for row in conn.exec_driver_sql(listed)] == of_sqlite
