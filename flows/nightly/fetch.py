@@ -796,7 +796,7 @@ def _computed_index(
         stored = prices.prices(conn, context.name, first, wanted.last)[list(BAR_COLUMNS)]
     frames = [part.accepted for part in parts]
     # Of a fetched and a stored bar, the fetched one stays.
-    known = pd.concat([*frames, stored]).drop_duplicates(["symbol", "session"])
+    known = pd.concat([*frames, stored]).drop_duplicates(["symbol", "session"], ignore_index=True)
     stored_index = stored[stored["symbol"] == symbol].sort_values("session")
     # An index with stored bars has its `asked_from`, which the same transaction stores. `first` is
     # later only if this fetch goes on from the newest stored sessions.

@@ -18,6 +18,7 @@ from dtml.markets import load_market_file
 from dtml.prices.bars import BAR_COLUMNS
 from dtml.prices.returns import index_of_constituents
 from dtml.sources import open_source
+from flows.nightly import fetch
 from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
 from tests.support.bounds import in_float64
@@ -77,7 +78,14 @@ def test_a_stock_counts_while_it_is_a_constituent(made: MarketContext) -> None:
         assert change[moment] == in_float64(returns.loc[moment, counted].mean())
 
 
-def test_fetched_day_by_day_it_is_the_same_as_fetched_at_once(made: MarketContext) -> None:
+def test_fetched_by_days_and_by_stocks_it_is_the_same_as_fetched_at_once(
+    made: MarketContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "SYMBOLS_AT_ONCE", 2)
+    source = made.source
+    assert isinstance(source, FrameSource)
+    for bars in (source.bars, halted := STOCKS.copy()):
+        bars.loc[bars["session"] == pd.Timestamp(2024, 5, 10), "volume"] = 0
     fetch_bars(made, date(2024, 5, 1))
     assert INDEX not in made.source.asked[0]  # type: ignore[attr-defined]
     first = stored_index(made)
@@ -85,7 +93,7 @@ def test_fetched_day_by_day_it_is_the_same_as_fetched_at_once(made: MarketContex
         fetch_bars(made, day)
     found = stored_index(made)
     whole = index_of_constituents(
-        made.market, STOCKS[STOCKS["session"] >= found["session"].iloc[0]]
+        made.market, halted[halted["session"] >= found["session"].iloc[0]]
     )
     assert found["close"].to_numpy() == in_float64(whole["close"].to_numpy())
     assert found["open"].to_numpy() == in_float64(whole["open"].to_numpy())
