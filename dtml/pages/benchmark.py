@@ -178,7 +178,7 @@ def benchmark_page(
     }
     return page(
         "benchmark.html",
-        *(forest, seeds_chart, seed_ranges, verdict, on_data, of_study),
+        *(forest, seeds_chart, seed_ranges, on_data, of_study),
         served=served,
         live=True,
         benchmark=benchmark,

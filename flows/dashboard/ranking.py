@@ -15,12 +15,12 @@ from db.rows.rankings import last_rank_scores
 from dtml.evaluation.ranking import beside_rules, mean_of_days, rank_ic_t
 from dtml.evaluation.tear_sheet import OF_LEGS, TRADED_LEG, TearSheet, by_sector, cumulative_ic
 from dtml.markets.definition import Costs, Leg
-from dtml.pages.figures import Page, Row
+from dtml.pages.figures import Page, Row, proven
 from dtml.pages.ranking import sheet_values
 from dtml.ranking.outcomes import overlap_of
 from flows.dashboard.markets import require_market
 from flows.markets.files import market_of_store
-from flows.morning import caveats
+from flows.morning import caveats, hindsight
 
 NIGHTS = 252  # of whose single stocks the page computes figures, at most
 
@@ -49,7 +49,15 @@ def market_ranking_page(conn: Connection, market: str) -> Page:
     place = (str(conn.engine.url), market)
     if place not in _pages or _pages[place][0] != version:
         _pages[place] = (version, _page(conn, market, shown, running, costs))
-    return {**_pages[place][1], "caveats": caveats(conn, market)}
+    page = _pages[place][1]
+    _nights, late = hindsight(conn, market)
+    if late:
+        words = {
+            question: word if word == proven(None) else f"{word} in hindsight"
+            for question, word in page["answers"].items()
+        }
+        page = {**page, "answers": words}
+    return {**page, "caveats": caveats(conn, market)}
 
 
 # The newest page of each market of a store, and the version of the rows that it is made of: the
