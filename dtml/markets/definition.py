@@ -405,7 +405,8 @@ class Checks(Definition):
     stale_share: Annotated[Number, Field(gt=0, le=1)] = 0.3
     """A session's bars that repeat the close at no volume are rejected from this share on."""
     max_rank_ic: Annotated[Number, Field(gt=0, le=1)] | None = None
-    """A higher rank IC of own code is doubted. Default: .3, or three times the best rule's."""
+    """A higher rank IC of own code is doubted. Default: the larger of .3 and three times the best
+    rule's."""
 
 
 class Since(NamedTuple):
