@@ -34,7 +34,7 @@ from flows.studies.backtest import (
     open_backtest,
     run_fold,
 )
-from flows.studies.study import run_study
+from flows.studies.study import run_study, study_id
 from tests.support.backtest_market import FIRST, LAST, backtest_of, context_of
 from tests.support.commands import Command
 from tests.support.nights import BARS
@@ -322,3 +322,9 @@ def test_a_store_that_was_filled_later_knew_nothing_then(run_request: RunRequest
     day = previous_session("XNYS", FIRST)
     with pytest.raises(UsageError, match=f"bars of past:.*{day}"):
         backtest_of(run_request, prices_known="then")
+
+
+def test_the_id_of_a_study_depends_on_the_prices_that_it_reads() -> None:
+    restated = BARS.assign(close=1.01 * BARS["close"])
+    first, again, other = (study_id("any", FIRST, [], bars) for bars in (BARS, BARS, restated))
+    assert first == again != other

@@ -1,14 +1,16 @@
 """A ranking's page compares the blend with the rule that is strongest on the days scored."""
 
 import re
+from dataclasses import replace
 from itertools import permutations
 
 import pandas as pd
 import pytest
 
+from dtml.backtest.turnover import EQUAL
 from dtml.evaluation.ranking import FIGURES
 from dtml.evaluation.tear_sheet import answers
-from dtml.pages.ranking import Ranking, answer_words, markdown_report, verdict
+from dtml.pages.ranking import Ranking, answer_words, markdown_report, net_table, verdict
 from tests.support.facts import in_order
 from tests.support.tear_sheets import sheet
 
@@ -72,3 +74,13 @@ def test_the_verdict_is_that_of_all_comparisons_and_the_interval_stays_beside_it
     is_proven = facts[0] == "beats"
     answer = answer_words(answers(sheet(0.3)), found.strongest)["Beats the rules"]
     assert answer == ("Proven" if is_proven else "Not proven")
+
+
+def test_the_ways_to_trade_stand_beside_equal_parts_by_what_they_gain_over_them() -> None:
+    way = {"span": "test", "version": "daily", "smooth": 1, "band": 1.0, "days": 250}
+    way |= dict.fromkeys(("annual_return", "turnover", "break_even"), 0.1)
+    way |= {"sharpe": 0.5, "sharpe_low": 0.1, "sharpe_high": 0.9}
+    way |= {"index_gain": -0.36, "index_gain_low": -0.9, "index_gain_high": 0.17}
+    found = replace(made(0.004), portfolios=pd.DataFrame([way, way | {"version": EQUAL}]))
+    daily, equal = net_table(found).rows
+    assert (daily["over_equal"], equal["over_equal"]) == ("-.36 [-.90, +.17]", "")
