@@ -1,8 +1,9 @@
 """Save and load a model: weights, tokenizers and card in one file, which runs no code."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -149,12 +150,15 @@ def tokenizer_tensors(source: Tokenizer, target: Tokenizer) -> Tensors:
     }
 
 
-def tokenizers_in(tensors: Tensors) -> tuple[Tokenizer, Tokenizer]:
+def tokenizers_in(tensors: Tensors, hashes: Sequence[str]) -> tuple[Tokenizer, Tokenizer]:
     """Return the tokenizers of `tokenizer_tensors`, one object if they are equal.
 
-    Raises KeyError if one is missing, RuntimeError if SentencePiece cannot read it.
+    `hashes` are their SHA-256; raises KeyError if one is missing or has another.
     """
-    source, target = (Tokenizer(tensors[name].numpy().tobytes()) for name in TOKENIZERS)
+    models = [tensors[name].to(torch.uint8).numpy().tobytes() for name in TOKENIZERS]
+    if [sha256(model).hexdigest() for model in models] != list(hashes):
+        raise KeyError("a tokenizer was damaged")
+    source, target = map(Tokenizer, models)
     return source, source if target.digest == source.digest else target
 
 
@@ -168,15 +172,15 @@ def load_model(folder: Path, device: torch.device) -> Model:
     file = folder / FILE
     tensors, _ = artifacts.read(file)
     weights = {name: tensor for name, tensor in tensors.items() if name not in TOKENIZERS}
-    hashes = None
-    with suppress(KeyError, RuntimeError):  # without a tokenizer that can be read
-        source, target = tokenizers_in(tensors)
-        hashes = (source.digest, target.digest)
-    if (artifacts.hash_of(weights, {}), hashes) != (card.weights_hash, card.tokenizer_hashes):
+    tokenizers = None
+    with suppress(KeyError):
+        tokenizers = tokenizers_in(tensors, card.tokenizer_hashes)
+    if tokenizers is None or artifacts.hash_of(weights, {}) != card.weights_hash:
         raise TranslationError(
             f"{file} is not that of the training run, or was damaged since: restore it from a "
             "backup, or train the model again"
         )
+    source, target = tokenizers
     seeds = card.made["seeds"]
     try:
         networks = [build_network(card.kind, card.network) for _ in range(seeds)]

@@ -59,7 +59,7 @@ def cache_corpus(
     with suppress(ArtifactError, KeyError, RuntimeError):  # the file is missing or damaged
         tensors, card = artifacts.read(folder / FILE)
         if card["key"] == key:
-            source, target = tokenizers_in(tensors)
+            source, target = tokenizers_in(tensors, card["tokenizers"])
             return CachedCorpus(
                 size=card["size"],
                 source=source,
@@ -79,6 +79,7 @@ def cache_corpus(
         {
             "key": key,
             "size": cached.size,
+            "tokenizers": [cached.source.digest, cached.target.digest],
             "train": cached.training.dropped,
             "validation": cached.validation.dropped,
         },
