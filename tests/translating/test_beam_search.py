@@ -298,3 +298,27 @@ def test_what_finds_no_memory_is_searched_by_halves(willing: Willing) -> None:
     assert sum(reported) == len(SOURCES)
     with pytest.raises(TranslationError, match="out of memory"):
         search(Short(willing, 0), SOURCES, how)
+
+
+class Tired(Short):
+    """A machine without memory for the last sentence of a batch, until a search of it alone."""
+
+    def __init__(self, decoder: Willing) -> None:
+        super().__init__(decoder, most=len(SOURCES))
+        self.begun: list[int] = []
+        self.step = self.tired_step
+
+    def start(self, source: Tensor, beams: int, limit: int) -> KeyValueCache:
+        self.begun.append(len(source))
+        return super().start(source, beams, limit)
+
+    def tired_step(self, state: KeyValueCache, tokens: Tensor, **how: bool) -> tuple[Tensor, Any]:
+        if len(tokens) == 1 < self.begun[-1]:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return self.decoder.step(state, tokens, **how)
+
+
+def test_the_last_of_a_batch_that_finds_no_memory_is_searched_alone(willing: Willing) -> None:
+    how, tired = Search(beams=3), Tired(willing)
+    assert said_by(search(tired, SOURCES, how)) == said_by(search(willing, SOURCES, how))
+    assert tired.begun[-1] == 1

@@ -125,28 +125,26 @@ def search(
         batch = waiting.popleft()
         sentences = [_Sentence(number, sources[number], how) for number in batch]
         try:
-            beams = _begin(decoder, sentences, how, device)
-            while beams.sentences:
-                for sentence in beams.advance(decoder):
-                    hypotheses[sentence.number] = sentence.answer()
-                    if report:
-                        report(1)
+            for sentence in _finished(decoder, sentences, how, device):
+                hypotheses[sentence.number] = sentence.answer()
+                if report:
+                    report(1)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            unfinished = [number for number in batch if not hypotheses[number]]
-            if len(unfinished) == 1:
+            if len(batch) == 1:
                 way_out = "a device with more memory"
                 if how.beams > 1:
                     way_out = f"fewer than {how.beams} beams, or {way_out}"
-                pieces = len(sources[unfinished[0]])
+                pieces = len(sources[batch[0]])
                 raise TranslationError(
                     f"out of memory with a sentence of {pieces} pieces alone: shorten it, or use "
                     f"{way_out}"
                 ) from error
+            unfinished = [number for number in batch if not hypotheses[number]]
             half = len(unfinished) // 2
-            waiting.appendleft(unfinished[half:])
-            waiting.appendleft(unfinished[:half])  # put in last, so it is translated first
+            parts = unfinished[:half], unfinished[half:]
+            waiting.extendleft(part for part in reversed(parts) if part)
     return hypotheses
 
 
@@ -257,6 +255,18 @@ class _Sentence:
                 "next run names it"
             )
         return self.finished[: self.how.best]
+
+
+def _finished(
+    decoder: IncrementalDecoder,
+    sentences: list[_Sentence],
+    how: Search,
+    device: torch.device | str,
+) -> Iterator[_Sentence]:
+    """Yield each sentence once it is translated; the memory of a batch ends with this generator."""
+    beams = _begin(decoder, sentences, how, device)
+    while beams.sentences:
+        yield from beams.advance(decoder)
 
 
 def _begin(
