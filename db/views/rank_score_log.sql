@@ -11,11 +11,11 @@
 -- rank_ic           number     Mean over days of Spearman's correlation of score and return; missing without a day.
 -- rank_ic_low       number     Lower end of its day-resampled 95 % interval; missing below 20 nights.
 -- rank_ic_high      number     Upper end of that interval; missing below 20 nights.
--- residual_ic       number     Mean over days of the correlation of the returns' ranks with what is left of the scores' ranks after least squares on those of all one-line rules; missing for a rule.
+-- residual_ic       number     Mean over days of the correlation of the returns' ranks with what is left of the scores' ranks after least squares on those of all one-line rules; missing for a rule, and with fewer than ten stocks.
 -- residual_ic_low   number     Lower end of its day-resampled 95 % interval; missing below 20 nights.
 -- residual_ic_high  number     Upper end of that interval; missing below 20 nights.
--- upper_ic          number     Mean rank IC among the stocks in the upper half of their day's ranking; missing without a day.
--- lower_ic          number     Mean rank IC among the stocks in the lower half of their day's ranking; missing without a day.
+-- upper_ic          number     Mean rank IC among the stocks in the upper half of their day's ranking; missing with fewer than five there.
+-- lower_ic          number     Mean rank IC among the stocks in the lower half of their day's ranking; missing with fewer than five there.
 -- t                 number     Mean daily rank IC divided by its Newey-West standard error; missing below 2 days.
 -- auc               number     Share of same-day pairs (one above, one below the median) that are ranked correctly; missing without a day.
 -- acc               number     Share of stocks correctly predicted to be above or below the day's median; missing without a day.

@@ -9,7 +9,7 @@
 -- rank_ic           number     Mean daily rank IC of the blend; 0 is no skill; missing without a day.
 -- rank_ic_low       number     Lower end of its day-resampled 95 % interval; missing with too few days.
 -- rank_ic_high      number     Upper end of that interval; missing with too few days.
--- residual_ic       number     Mean over days of the correlation of the returns' ranks with what is left of the blend's ranks after least squares on those of all one-line rules; missing without a day.
+-- residual_ic       number     Mean over days of the correlation of the returns' ranks with what is left of the blend's ranks after least squares on those of all one-line rules; missing with fewer than ten stocks.
 -- residual_ic_low   number     Lower end of its day-resampled 95 % interval; missing with too few days.
 -- residual_ic_high  number     Upper end of that interval; missing with too few days.
 -- best_rule         text       The one-line rule over which the blend gains least on these days, chosen in hindsight; missing without a day.

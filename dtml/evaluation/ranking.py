@@ -215,8 +215,8 @@ def residual_ics(scores: Days, outcome: Days, rules: Sequence[Days]) -> Daily:
     """Return the correlation of the outcomes' ranks with what is left of the ranks of the scores.
 
     Left are the residuals of the day's least squares on the ranks of all rules; a rule's missing
-    score counts as its mean rank. NaN where nothing is left, and without rules. Stock-days as of
-    `both_known`.
+    score counts as its mean rank. NaN where nothing is left, without rules, and on a day with
+    fewer than `MINIMUM_STOCKS` stocks more than rules. Stock-days as of `both_known`.
     """
     if not rules:
         return np.full(len(scores), np.nan)
@@ -231,8 +231,9 @@ def residual_ics(scores: Days, outcome: Days, rules: Sequence[Days]) -> Daily:
     weights = inverse @ (transposed @ ranks[..., None])  # [days rules 1]
     left = ranks - (of_rules @ weights)[..., 0]
     is_left = (left**2).sum(axis=1) > ROUNDING * (ranks**2).sum(axis=1)
+    is_left &= has_score.sum(axis=1) >= len(rules) + MINIMUM_STOCKS
     ics = pearson_ics(np.where(has_score, left, np.nan), ranked(outcome))
-    return np.asarray(np.where(is_left, ics, np.nan))
+    return np.asarray(np.where(is_left, ics.clip(-1, 1), np.nan))
 
 
 def _centred(values: Days) -> Days:

@@ -192,7 +192,10 @@ class RankingStudy(Study[Ranking]):
             if part == "all" or scored_leg == leg:
                 of_part = np.where(parts[part, value], of_days[predictor], np.nan)
                 figures = score_ranking(
-                    of_part, self.returns[scored_leg], of_rules, overlap=overlap_of(scored_leg)
+                    of_part,
+                    self.returns[scored_leg],
+                    () if predictor in RULES else of_rules,
+                    overlap=overlap_of(scored_leg),
                 )
                 named = {"predictor": predictor, "leg": scored_leg, "slice": part, "value": value}
                 scores.append({**named, "is_rule": predictor in RULES, **figures})
