@@ -75,11 +75,13 @@ class Walked:
 
     def __repr__(self) -> str:
         found = self._rank_score
+        after_rules = ""
+        if np.isfinite(found["residual_ic"]):
+            ends = between(found["residual_ic_low"], found["residual_ic_high"])
+            after_rules = f"after all rules {figure(found['residual_ic'])} {ends}, "
         return (
             f"{self.name}: rank IC {figure(found['rank_ic'])} "
-            f"{between(found['rank_ic_low'], found['rank_ic_high'])}, "
-            f"after all rules {figure(found['residual_ic'])} "
-            f"{between(found['residual_ic_low'], found['residual_ic_high'])}, "
+            f"{between(found['rank_ic_low'], found['rank_ic_high'])}, {after_rules}"
             f"t {figure(found['t'], 1)}, {found['days']} days"
         )
 
