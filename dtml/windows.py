@@ -142,7 +142,7 @@ def build_windows(
     other stocks, and days between without, are not `observed`. Raises DtmlError where they suffice
     for no day.
     """
-    bars = _counted_bars(bars, index_symbol)
+    bars = bars[traded(bars) | (bars["symbol"] == index_symbol)]
     grid = _grid(bars, sessions, symbols, index_symbol)
     panel = panel_on(bars, grid, [*symbols, index_symbol], config.returns)
     values = features(
@@ -207,10 +207,6 @@ def _no_window(
         f"bars of {len(symbols)} stocks cover {bars['session'].nunique()} sessions, {with_index} "
         "of them with a bar of the index; use prices that begin earlier or have fewer gaps"
     )
-
-
-def _counted_bars(bars: pd.DataFrame, index_symbol: str) -> pd.DataFrame:
-    return bars[traded(bars) | (bars["symbol"] == index_symbol)]
 
 
 def _grid(

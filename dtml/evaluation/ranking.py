@@ -31,8 +31,16 @@ DECILES = 10
 NO_GROUP = -1
 MINIMUM_STOCKS = 5  # a correlation of fewer means little
 ROUNDING = 1e-9  # of what is left of the ranks of a rule itself, as a share of their variance
-ICS = ("rank_ic", "residual_ic", "upper_ic", "lower_ic")
-FIGURES = (*ICS, "auc", "acc", "mcc", "decile_spread")
+FIGURES = (
+    "rank_ic",
+    "residual_ic",
+    "upper_ic",
+    "lower_ic",
+    "auc",
+    "acc",
+    "mcc",
+    "decile_spread",
+)
 
 
 def score_ranking(

@@ -51,7 +51,7 @@ def test_the_residual_ic_is_of_what_least_squares_on_the_rules_leave() -> None:
         left = own - LinearRegression().fit(of_rules, own).predict(of_rules)
         expected = np.corrcoef(left, rankdata(outcome[day, known]))[0, 1]
         assert found[day] == pytest.approx(expected, abs=1e-9)
-    # Nothing is left of a rule itself, nor of a ranking that mixes rules.
+    # Nothing is left of a rule itself, and nothing is taken away without rules.
     assert np.isnan(residual_ics(rules[0], outcome, rules)).all()
     assert np.isnan(residual_ics(scores, outcome, [])).all()
 

@@ -56,7 +56,7 @@ def cache_corpus(
     size_or_minutes = recipe.size or recipe.training.get("minutes")
     settings = [size_or_minutes, recipe.vocabulary, recipe.joint, asdict(recipe.rules)]
     key = json.dumps([corpus_hash, *settings])
-    with suppress(ArtifactError, KeyError, RuntimeError):  # the file is missing or damaged
+    with suppress(ArtifactError, KeyError):  # the file is missing or damaged
         tensors, card = artifacts.read(folder / FILE)
         if card["key"] == key:
             source, target = tokenizers_in(tensors, card["tokenizers"])
