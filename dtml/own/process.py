@@ -101,7 +101,7 @@ class IsolatedCode:
         """
         days = np.unique(np.r_[tuple(part for fold in folds for part in fold)]).tolist()
         ranks = np.full((*there.shape, len(self.description["features"])), np.nan, np.float32)
-        ranks[days] = ranks_of(self.values(panel, days, on_day), there[days])
+        ranks[days] = self._ranks(panel, days, there[days], on_day)
 
         def fold(trained: slice, scored: slice) -> tuple[Grid, Arrays]:
             arrays = {"learnt": ranks[trained], "relative": relative[trained]}
@@ -119,12 +119,27 @@ class IsolatedCode:
 
     def night(self, panel: Panel, there: There, fitted: Fitted) -> Grid:
         """Return the last day's scores, [1 stocks]; NaN where not `there`, [sessions stocks]."""
-        values = self.values(panel, [len(panel.sessions) - 1])
         there = there[-1:]
-        _, answers = self._ask(
-            "night", {"ranks": ranks_of(values, there), "there": there, **fitted.arrays}
-        )
+        ranks = self._ranks(panel, [len(panel.sessions) - 1], there)
+        _, answers = self._ask("night", {"ranks": ranks, "there": there, **fitted.arrays})
         return answers["scores"]
+
+    def _ranks(
+        self,
+        panel: Panel,
+        days: Sequence[int],
+        there: There,
+        on_day: Callable[[], object] = lambda: None,
+    ) -> Features:
+        """Return the ranks of the features of these positions; `there` is [days stocks]."""
+        ranks = ranks_of(self.values(panel, days, on_day), there)
+        if np.isnan(ranks).all():  # a model would give all stocks the same score
+            first, last = (panel.sessions[days[end]].date() for end in (0, -1))
+            span = f"on {last}" if first == last else f"from {first} to {last}"
+            raise OwnCodeError(
+                f"{self.code.name}: no feature has a value {span}: let one return numbers"
+            )
+        return ranks
 
     def _file(self, window: Panel) -> Path | None:
         """Return where the features of the last session of a window are kept."""

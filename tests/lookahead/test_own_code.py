@@ -253,6 +253,22 @@ def test_a_fold_does_not_know_the_outcomes_of_the_days_that_it_scores() -> None:
     np.testing.assert_array_equal(night, scores[315])
 
 
+def test_features_without_a_value_rank_no_stock() -> None:
+    relative = ranked(np.where(THERE, outcomes(PANEL, "next_close"), np.nan))
+    folds = [(slice(270, 300), slice(310, 313))]
+    end = PANEL.sessions[315].date()
+    text = (
+        f"def f(bars):\n    return bars.close[bars.close.index < '{end}'].reindex(bars.close.index)"
+    )
+    _, fitted = IsolatedCode(OwnCode("mine.py", text)).walk(PANEL, THERE, relative, folds)
+    with pytest.raises(OwnCodeError, match=rf"mine\.py: no feature has a value on {end}: "):
+        IsolatedCode(fitted.code).night(PANEL.cut(slice(0, 316)), THERE[:316], fitted)
+    missing = IsolatedCode(OwnCode("mine.py", "def f(bars):\n    return bars.close * float('nan')"))
+    first, last = PANEL.sessions[270].date(), PANEL.sessions[312].date()
+    with pytest.raises(OwnCodeError, match=f"no feature has a value from {first} to {last}: "):
+        missing.walk(PANEL, THERE, relative, folds)
+
+
 def test_a_model_that_draws_as_it_scores_gives_a_night_the_scores_of_the_walk() -> None:
     model = """
 class MODEL:
