@@ -35,10 +35,13 @@ MOMENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}")
 
 
 def csv_lines(found: Answer) -> Iterator[str]:
-    """Yield an answer as CSV, the names of its columns first."""
+    """Yield an answer as CSV, the names of its columns first.
+
+    Lists and mappings are JSON text, bytes hexadecimal.
+    """
     for row in chain([found.names], found.rows):
         line = StringIO()
-        csv.writer(line, lineterminator="\n").writerow(map(_plain, row))
+        csv.writer(line, lineterminator="\n").writerow(map(_in_csv, row))
         yield line.getvalue()
 
 
@@ -51,7 +54,7 @@ def json_lines(found: Answer) -> Iterator[str]:
     separator = "[\n"
     for row in found.rows:
         values = as_json_values(dict(zip(found.names, map(_plain, row), strict=True)))
-        written = json.dumps(values, ensure_ascii=False, indent=2, allow_nan=False)
+        written = json.dumps(values, ensure_ascii=False, indent=2, allow_nan=False, default=str)
         yield separator + textwrap.indent(written, "  ")
         separator = ",\n"
     yield "[]\n" if separator == "[\n" else "\n]\n"
@@ -66,6 +69,15 @@ def write_lines(found: Answer, form: str, file: IO[bytes], largest_bytes: int) -
                 f"this answer has more than {largest_bytes / MIB:,.0f} MiB as {form}: select fewer "
                 "rows or columns, or write it with `dtml query --parquet FILE`"
             )
+
+
+def _in_csv(value: Any) -> Any:
+    value = value.hex() if isinstance(value, bytes) else _plain(value)
+    return _json_text(value) if isinstance(value, dict | list) else value
+
+
+def _json_text(value: Any) -> str:
+    return json.dumps(as_json_values(value), ensure_ascii=False, default=str)
 
 
 def _plain(value: Any) -> Any:
@@ -109,7 +121,7 @@ def _array(name: str, values: Sequence[Any]) -> pa.Array:
     """
     kinds = {type(value) for value in values} - {type(None)}
     if kinds & {dict, list}:  # text or numbers may be among them
-        return pa.array([None if value is None else json.dumps(value) for value in values])
+        return pa.array([None if value is None else _json_text(value) for value in values])
     if Decimal in kinds:
         values = [_plain(value) for value in values]
     try:

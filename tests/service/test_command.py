@@ -2,6 +2,7 @@
 counts, one line for every mistake.
 """
 
+import csv
 import io
 import json
 import os
@@ -302,6 +303,21 @@ def test_a_parquet_file_has_days_moments_and_numbers_on_either_engine(
     assert [row["probability_std"] for row in rows] == [0.125, None, 0.0]
     assert {(row["target"], row["made_at"]) for row in rows} == {(date(2024, 1, 5), MOMENT)}
     assert json.loads(rows[0]["gaps"]) == [GAP]
+
+
+@pytest.mark.on_postgresql
+def test_csv_and_json_hold_values_of_any_type_on_either_engine(
+    store: Engine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    is_sqlite = store.dialect.name == "sqlite"
+    more = "x'00ff' as b" if is_sqlite else "'\\x00ff'::bytea as b, interval '3 days' as i"
+    sql = f"select gaps, {more} from night_log where gaps is not null"
+    query(sql, as_json=False, as_csv=True)
+    row, *_ = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert (json.loads(row["gaps"]), row["b"]) == ([GAP], "00ff")
+    query(sql, as_json=True, as_csv=False)
+    row, *_ = json.loads(capsys.readouterr().out)
+    assert (row["b"], row.get("i", "3 days, 0:00:00")) == ("00ff", "3 days, 0:00:00")
 
 
 @pytest.mark.soak
