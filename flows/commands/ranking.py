@@ -150,7 +150,7 @@ def _holdings(file: Path) -> "pd.Series[float]":
                 raise ValueError(f"its columns are {reader.fieldnames or 'none'}")
             for number, row in enumerate(reader, start=1):
                 place = f"{file}, row {number} below the heading"
-                symbol = row["symbol"].strip()
+                symbol = (row["symbol"] or "").strip()
                 shares = float(row["shares"])
                 has_more_fields = None in row
                 if (
@@ -161,9 +161,11 @@ def _holdings(file: Path) -> "pd.Series[float]":
                 ):
                     raise ValueError(f"{symbol!r}, {shares:g}")
                 holdings[symbol] = shares
-    except (OSError, TypeError, ValueError, csv.Error) as error:
+    except OSError as error:
+        raise UsageError(f"{file}: cannot be read ({error.strerror}); check the path") from error
+    except (TypeError, ValueError, csv.Error) as error:
         raise UsageError(
-            f"{place}, is no holding ({error}): give a CSV file with the columns symbol and "
+            f"{place}: not a holding ({error}); give a CSV file with the columns symbol and "
             "shares, which lists each symbol once, and its shares as a number of 0 or more without "
             "a unit or thousands separators"
         ) from error

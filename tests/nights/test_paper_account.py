@@ -162,8 +162,14 @@ def test_a_file_of_positions_is_read_to_the_letter(
         code, _, said = command(*asked)
         assert code != 0, heading
         assert "columns are" in said
+    file.write_text("shares,symbol\n3\n")  # a row without a symbol
+    code, _, said = command(*asked)
+    assert code == 2, said
+    assert re.search("row 1 below.*'', 3", " ".join(said.split()))
     file.write_text("symbol,shares\nL01,3\n")
     assert command(*asked)[0] == 0
+    file.unlink()
+    assert "cannot be read" in command(*asked)[2]
 
 
 def test_skill_lasts_since_its_interval_has_lain_above_0(traded: MarketContext) -> None:
