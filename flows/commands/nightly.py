@@ -161,7 +161,7 @@ def fetch(
         err.status(f"fetching {context.name} up to {last}"),
     ):
         result = fetch_and_compare(context, last, whole=again)
-        run.outcome = f"{counted(result.fetched, 'bar')} fetched, {result.stored} stored"
+        run.outcome = f"{counted(result.fetched, 'bar')} fetched, {result.stored:,} stored"
     index = context.market.index.symbol
     failures = result.failures
     # With no_data, the source answered that it has no bar of these sessions.
@@ -333,10 +333,8 @@ def _parts(
         stocks = stocks.tail(SHOWN)
     yield ConsoleTable(stocks, None, formats)
     if ranking_text:
-        symbols = [stock["symbol"] for stock in ends(found["ranking"])]
-        half = len(symbols) // 2  # the best come first, then the worst
         yield ranking_text
-        yield f"  first {', '.join(symbols[:half])}\n  last  {', '.join(symbols[half:])}"
+        yield first_and_last(found["ranking"])
     elif not row["reason"]:  # else the reason printed below explains it
         yield (
             "the stocks are not ranked: either there is less than a year of sessions, or the "
@@ -372,6 +370,14 @@ def _parts(
             yield f"Intervals are printed from {MINIMUM_DAYS} nights on."
     yield f"\nreport    {night.report}\ndatabase  {store}"
     yield ASK_MORE.format(**row)
+
+
+def first_and_last(ranking: pd.DataFrame) -> str:
+    """Return the symbols of the best and of the worst stocks, a line each; of one stock, a line."""
+    symbols = [stock["symbol"] for stock in ends(ranking)]
+    half = (len(symbols) + 1) // 2
+    last = f"\n  last  {', '.join(symbols[half:])}" if len(symbols) > 1 else ""
+    return f"  first {', '.join(symbols[:half])}{last}"
 
 
 def _what_was_done(night: Night) -> str:

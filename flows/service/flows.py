@@ -169,8 +169,8 @@ def scheduled_refetch(request: RunRequest) -> Outcome:
     with market_lock(context.engine, context.name):
         result = as_task("fetch", lambda: fetch_and_compare(context, as_of, whole=True))
     bars = (
-        f"{counted(result.fetched, 'bar')} up to {as_of}, {result.stored} new or restated, "
-        f"{len(result.rejected)} rejected"
+        f"{counted(result.fetched, 'bar')} up to {as_of}, {result.stored:,} new or restated, "
+        f"{len(result.rejected):,} rejected"
     )
     if result.failures.empty:
         return Completed(message=bars)

@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 
 from dtml.attention import Attention
-from dtml.pages.night import heat_map, sector_map
+from dtml.pages.night import heat_map, ranking_words, sector_map
+from flows.commands.nightly import first_and_last
 from tests.support.bounds import assert_arrays_close_in_float64
 from tests.support.night_page import THRESHOLD, direction, looks, page, region, stocks
 from tests.support.pages import Reader
@@ -43,6 +44,19 @@ def test_without_a_band_every_stock_is_called_and_at_the_largest_none(
     assert len(found["no direction"]) == (0 if threshold is None else len(directions))
     said = "no abstention band" if threshold is None else "Of the 23 stocks, none"
     assert said in Reader(text).seen
+
+
+@pytest.mark.parametrize(
+    ("symbols", "words", "lines"),
+    [
+        ("A", "1 stock is ranked by", "  first A"),
+        ("ABC", "3 stocks are ranked by", "  first A, B\n  last  C"),
+    ],
+)
+def test_a_short_ranking_is_told_whole(symbols: str, words: str, lines: str) -> None:
+    ranking = pd.DataFrame({"symbol": [*symbols], "predictor": "blend", "leg": "next_close"})
+    assert ranking_words(ranking, []).startswith(words)
+    assert first_and_last(ranking) == lines
 
 
 def test_a_cell_of_the_map_is_how_much_its_row_looks_at_its_column() -> None:
