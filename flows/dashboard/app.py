@@ -73,6 +73,8 @@ from flows.failures import innermost_lines
 from flows.service.timeliness import Timeliness
 from translation.definitions import expectation
 
+log = logging.getLogger(__name__)
+
 # Values of the header Sec-Fetch-Site: "none" is a person who typed an address or chose a bookmark.
 # Another port of this machine is "same-site", and may belong to another program.
 OWN = ("same-origin", "none")
@@ -135,8 +137,6 @@ def guarded(app: ASGIApp) -> ASGIApp:
 
     return answer
 
-
-log = logging.getLogger(__name__)
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 KEPT = {"cache-control": "max-age=3600"}  # scripts change only with the program

@@ -31,6 +31,8 @@ from flows.answer_files import DAY, write_lines, write_parquet
 from flows.console import as_json_values
 from flows.dashboard.markets import NotThereError
 
+log = logging.getLogger(__name__)
+
 SHOWN = 500  # rows of an answer on a page, at most
 LINES = 12  # of the chart of an answer, at most
 PANELS = 4  # of the chart of an answer, at most
@@ -207,8 +209,6 @@ def rows_link(view: str, where: Mapping[str, object]) -> str:
     """Return the address of the rows of a view in which each of these columns has its value."""
     return f"/table/{view}?{urlencode(where)}" if where else f"/table/{view}"
 
-
-log = logging.getLogger(__name__)
 
 LARGEST = 128 * 2**20  # bytes of an answer
 IN_MEMORY = 2**20  # bytes of an answer that is kept in memory; a larger one is kept on disk

@@ -26,6 +26,8 @@ from dtml.markets.definition import SourceName
 from flows.settings import data_folder
 from translation.atomic_files import write_whole
 
+log = logging.getLogger(__name__)
+
 
 def trusted_folder() -> Path:
     """Return the folder of what may run: `dtml/own_code` in XDG_STATE_HOME, or ~/.local/state."""
@@ -53,8 +55,6 @@ def keep(text: str, file: Path) -> None:
 
 # In the data folder: sessions that exchange_calendars lacks or does not know yet, by exchange.
 CALENDARS = "calendars.toml"
-
-log = logging.getLogger(__name__)
 
 
 def read_market(name: str, market_file: Path | None = None) -> Market:

@@ -1,4 +1,7 @@
-"""Fetch the bars that the store lacks, check them, also against it, and store the good ones."""
+"""Fetch the bars that the store lacks, check them, also against it, and store the good ones.
+
+First the fetch, part by part; then its checks.
+"""
 
 import logging
 import tempfile
@@ -47,6 +50,8 @@ from flows.markets.files import CALENDARS, settings_place
 from flows.nightly.context import MarketContext, save_universe
 from flows.settings import data_folder
 
+log = logging.getLogger(__name__)
+
 REJECTED = ["symbol", "session", "reason", "value"]
 # A larger share of a symbol's bars on no session means that its dates are wrong. Holidays that a
 # source filled in with bars make up to .08, a wrong time zone makes .2.
@@ -61,321 +66,6 @@ OTHER_UNIT = "other_unit"
 RECENT = 5
 # Where a fetch brings at most so many symbols, the index is judged beside the stored stocks too.
 FEW_SYMBOLS = 100
-
-
-def check_bars(context: MarketContext, bars: pd.DataFrame, last: date, market_size: int) -> Checked:
-    """Check bars, and reject a symbol's first bar again if an earlier fetch rejected it.
-
-    That fetch compared the bar with its neighbours (`NEEDS_NEIGHBOURS`). This one begins with it,
-    so it would accept it and compare the next bar with a bad one. This is repeated until no symbol
-    begins with such a bar.
-    """
-    checked = _check(context, bars, last, market_size)
-    set_aside = [checked.rejected[:0]]  # an empty frame with the right columns
-    rejected_before = _rejected_before(context, checked.accepted)
-    while not rejected_before.empty:
-        set_aside.append(rejected_before)
-        known_bad = pd.MultiIndex.from_frame(pd.concat(set_aside)[["symbol", "session"]])
-        bars = bars[~pd.MultiIndex.from_frame(bars[["symbol", "session"]]).isin(known_bad)]
-        checked = _check(context, bars, last, market_size)
-        rejected_before = _rejected_before(context, checked.accepted)
-    rejected = pd.concat([checked.rejected, *set_aside], ignore_index=True)
-    return Checked(checked.accepted, rejected)
-
-
-def _check(context: MarketContext, bars: pd.DataFrame, last: date, market_size: int) -> Checked:
-    market = context.market
-    first = last if bars.empty else bars["session"].min().date()
-    # The session after `last` may still be open. The check must know it, to tell a bar of it from a
-    # bar on no session.
-    following = next_known_session(market.calendar, last) or last
-    return check(
-        bars,
-        sessions=sessions_between(market.calendar, first, following),
-        closed_until=last,
-        checks=market.checks,
-        index_symbol=market.index.symbol,
-        returns=market.returns,
-        market_size=market_size,
-    )
-
-
-def _rejected_before(context: MarketContext, accepted: pd.DataFrame) -> pd.DataFrame:
-    """Return the first accepted bar of each symbol that an earlier fetch rejected by a neighbour.
-
-    Columns: symbol, session, reason, value.
-    """
-    first_bars = accepted.loc[accepted.groupby("symbol")["session"].idxmin(), ["symbol", "session"]]
-    if first_bars.empty:
-        return pd.DataFrame(columns=REJECTED)
-    first = first_bars["session"].min().date()
-    last = first_bars["session"].max().date()
-    with reading(context.engine) as conn:
-        rejected = prices.rejected_bars(conn, context.name, first, last)
-    rejected = rejected[rejected["reason"].isin(NEEDS_NEIGHBOURS)]
-    # A bar that several fetches rejected may have several reasons.
-    rejected = rejected.drop_duplicates(["symbol", "session"])
-    return first_bars.merge(rejected[REJECTED], on=["symbol", "session"])
-
-
-def bars_shown_bad(bars: pd.DataFrame, rejected: pd.DataFrame) -> pd.DataFrame:
-    """Return the rejected bars, perhaps stored, that only a later bar showed to be bad."""
-    in_hindsight = rejected["reason"].isin(HINDSIGHT)
-    reasons = rejected.loc[in_hindsight, ["symbol", "session", "reason"]]
-    return bars.merge(reasons, on=["symbol", "session"])
-
-
-def unadjusted_stocks(context: MarketContext, bars: pd.DataFrame) -> list[str]:
-    """Return the stocks without any adjusted close, where the market's returns need one."""
-    if context.market.returns == "close":
-        return []
-    adjusted = bars["adj_close"].notna().groupby(bars["symbol"]).any()
-    return sorted(adjusted.index[~adjusted])
-
-
-def stored_beside(context: MarketContext, bars: pd.DataFrame, last: date) -> pd.DataFrame:
-    """Return the stored bars of the symbols of `bars`, from the first session of any to `last`."""
-    if bars.empty:
-        return no_bars()
-    first = bars["session"].min().date()
-    symbols = bars["symbol"].unique()
-    with reading(context.engine) as conn:
-        return prices.prices(conn, context.name, first, last, symbols=symbols)
-
-
-def without_lost_adjustments(
-    context: MarketContext, stored: pd.DataFrame, brought: Fetched
-) -> Fetched:
-    """Leave out, as `malformed`, symbols whose answer lacks the adjusted closes that the store has.
-
-    Stored, they would turn each dividend into a fall. Nothing is left out where returns come from
-    the close.
-    """
-    symbols = []
-    if context.market.returns == "adj_close":
-        symbols = unadjusted_again(stored, brought.bars)
-    if not symbols:
-        return brought
-    outcomes = brought.outcomes
-    is_left_out = outcomes["symbol"].isin(symbols)
-    detail = (
-        "no adjusted closes came, though the store has them, so these bars were left out; if they "
-        f"are right, store them with `dtml fetch {context.market.name} --again`, with --prices "
-        "FILE if the prices come from files"
-    )
-    return Fetched(
-        bars=brought.bars[~brought.bars["symbol"].isin(symbols)].reset_index(drop=True),
-        outcomes=outcomes.assign(
-            status=outcomes["status"].mask(is_left_out, "malformed"),
-            rows=outcomes["rows"].mask(is_left_out, 0),
-            detail=outcomes["detail"].mask(is_left_out, outcomes["symbol"] + ": " + detail),
-        ),
-    )
-
-
-def bars_of_other_unit(stored: pd.DataFrame, fresh: pd.DataFrame) -> pd.DataFrame:
-    """Return as rejected the bars of each symbol that come in another unit, as pence called pounds.
-
-    Without a split, all its closes are then one power of ten of the stored ones.
-    """
-    found = rescaled(stored, fresh)
-    bars = fresh.merge(found[found["is_unit"]], on="symbol")
-    values = [
-        f"close={row.close:.7g}; the closes of {row.symbol} are {row.factor:.4g} times the stored "
-        "ones, and no split explains that"
-        for row in bars.itertuples()
-    ]
-    return bars[["symbol", "session"]].assign(
-        reason=OTHER_UNIT, value=pd.Series(values, index=bars.index, dtype=str)
-    )
-
-
-def same_bars(conn: Connection, context: MarketContext, last: date) -> pd.DataFrame:
-    """Return `symbol, reason, value` of the stored stocks that have the bars of another one."""
-    calendar = context.market.calendar
-    recent = sessions_up_to(calendar, last, RECENT)[0].date()
-    newest = prices.prices(conn, context.name, recent, last).groupby("symbol").tail(1)
-    shared = newest.loc[newest.duplicated(["session", "close", "volume"], keep=False), "symbol"]
-    first = sessions_up_to(calendar, last, ENOUGH + RECENT)[0].date()
-    bars = prices.prices(conn, context.name, first, last, symbols=shared)
-    return twin_stocks(bars, context.market.index.symbol)
-
-
-def doubtful_stocks(
-    context: MarketContext,
-    stored: pd.DataFrame,
-    accepted: pd.DataFrame,
-    with_index: pd.DataFrame,
-    begin: date,
-) -> pd.DataFrame:
-    """Return `symbol, reason, value` of stocks with doubtful dates, closes or actions.
-
-    `stored` are the bars of the sessions fetched, `with_index` the accepted ones with the index's.
-    If few bars of a stock with a new action came, its stored ones from `begin` on are added.
-    Adjusted closes are judged only where returns come from them.
-    """
-    market = context.market
-    known_actions = stored[has_actions(stored)]
-    has_history = accepted["symbol"].isin(judged(accepted))
-    key = ["symbol", "session"]
-    known_days = pd.MultiIndex.from_frame(known_actions[key])
-    is_new = ~pd.MultiIndex.from_frame(accepted[key]).isin(known_days)
-    with_new_action = accepted.loc[~has_history & is_new & has_actions(accepted), "symbol"].unique()
-    if not len(with_new_action):
-        histories = accepted[has_history]
-    else:
-        new_bars = accepted[accepted["symbol"].isin(with_new_action)]
-        last = new_bars["session"].max().date()
-        with reading(context.engine) as conn:
-            earlier = prices.prices(conn, context.name, begin, last, symbols=with_new_action)
-        known = pd.concat([new_bars, earlier[list(BAR_COLUMNS)]])
-        known = known.drop_duplicates(key)  # of two, the new one stays
-        histories = pd.concat([accepted[has_history], known], ignore_index=True)
-    scaled = rescaled(stored, accepted)
-    values = [
-        f"its closes are {factor:.4g} times those that were stored for the same sessions, and no "
-        "split explains that"
-        for factor in scaled["factor"]
-    ]
-    faults = [
-        doubts(scaled["symbol"], RESCALED, values),
-        shifted_stocks(with_index, market.index.symbol, market.returns),
-        doubtful_actions(histories, market.index.symbol, market.returns),
-    ]
-    if market.returns == "adj_close":
-        faults.append(over_corrected(with_index))
-    return pd.concat(faults, ignore_index=True)
-
-
-def require_sessions(context: MarketContext, bars: pd.DataFrame) -> None:
-    """Raise DtmlError where `fault_of_dates` finds a fault, with what to do."""
-    fault = fault_of_dates(context, bars)
-    if fault is None:
-        return
-    market = context.market
-    remedy = f"add the sessions that the calendar lacks to {data_folder() / CALENDARS}"
-    if market.file is not None:
-        remedy = (
-            f"correct `calendar` in {settings_place(market)}, or add the sessions that the "
-            "calendar lacks there, under [sessions]"
-        )
-    raise DtmlError(
-        f"{fault}; nothing was stored: use the exchange's own dates or, if these dates are right, "
-        f"{remedy}; a date with a time of day and a time zone is converted to the date in "
-        f"{market.timezone}, unless every time of its column is midnight"
-    )
-
-
-def fault_of_dates(context: MarketContext, bars: pd.DataFrame) -> str | None:
-    """Return in words that more than `OFF_CALENDAR` of a symbol's bars lie on no session, or None.
-
-    A symbol with fewer than `ENOUGH` bars counts only if it has `ENOUGH_TO_SHIFT` or more, and
-    these fit the sessions better a day later or earlier. If no symbol is found so, all bars are
-    judged together: their dates are wrong if all would lie on sessions a day later, or a day
-    earlier.
-    """
-    if bars.empty:
-        return None
-    counts = _counts_off_calendar(context, bars)
-    is_many = counts["off"] > OFF_CALENDAR * counts["bars"]
-    fits_better = counts[["a_day_on", "a_day_back"]].min(axis=1) < counts["off"]
-    is_shifted = fits_better & (counts["bars"] >= ENOUGH_TO_SHIFT)
-    wrong = counts[is_many & (is_shifted | (counts["bars"] >= ENOUGH))]
-    if wrong.empty:
-        total = counts[["bars", "off", "a_day_on", "a_day_back"]].sum()
-        fits_when_moved = total[["a_day_on", "a_day_back"]].min() == 0
-        is_many = total["off"] > OFF_CALENDAR * total["bars"]
-        wrong = counts[counts["off"] > 0] if fits_when_moved and is_many else counts[:0]
-    if wrong.empty:
-        return None
-    symbol = str(wrong.index[0])
-    counts_of_symbol = wrong.iloc[0]
-    return (
-        f"{counts_of_symbol['off']:,.0f} of {counts_of_symbol['bars']:,.0f} bars of {symbol} are "
-        f"on no session of {context.market.calendar}, the first on "
-        f"{counts_of_symbol['first_off']:%A %Y-%m-%d} "
-        f"(symbols affected: {len(wrong)}){_better_day_in_words(counts_of_symbol)}"
-    )
-
-
-def _counts_off_calendar(context: MarketContext, bars: pd.DataFrame) -> pd.DataFrame:
-    """Count each symbol's `bars`, and those `off` all sessions, now, `a_day_on` and `a_day_back`.
-
-    `first_off` is the first date on no session, missing if there is none.
-    """
-    calendar = context.market.calendar
-    day = pd.Timedelta(days=1)
-    known_to = pd.Timestamp(last_known_day(calendar))
-    first = bars["session"].min()
-    last = min(bars["session"].max() + day, known_to)
-    sessions = sessions_between(calendar, first.date(), last.date())
-    is_off = {}
-    for name, moved in (("off", day * 0), ("a_day_on", day), ("a_day_back", -day)):
-        days = bars["session"] + moved
-        # Days before all bars or after the calendar's end cannot be judged: they count as sessions.
-        is_off[name] = ~days.isin(sessions) & days.between(first, known_to)
-    flags = pd.DataFrame(is_off).assign(bars=True)
-    counts = flags.groupby(bars["symbol"]).sum()
-    dates_off = bars["session"].where(is_off["off"])
-    return counts.assign(first_off=dates_off.groupby(bars["symbol"]).min())
-
-
-def _better_day_in_words(counts: pd.Series) -> str:
-    """Return in words how many bars would lie on no session a day later or earlier, if fewer."""
-    fewest = min(counts["a_day_on"], counts["a_day_back"])
-    if fewest >= counts["off"]:
-        return ""
-    is_later = counts["a_day_on"] <= counts["a_day_back"]
-    side = "later" if is_later else "earlier"
-    return f"; dated a day {side}, only {fewest:,.0f} would be"
-
-
-def require_dates_as_stored(
-    context: MarketContext, stored: pd.DataFrame, fresh: pd.DataFrame
-) -> None:
-    """Raise DtmlError for fresh bars whose closes are stored for the session before or after."""
-    redated = redated_symbols(stored, fresh)
-    if not redated:
-        return
-    symbol, shift = next(iter(redated.items()))  # -1: dated a session early, 1: late
-    name = f"the index {symbol}" if symbol == context.market.index.symbol else symbol
-    side = "early" if shift < 0 else "late"
-    neighbour = "next" if shift < 0 else "previous"
-    raise DtmlError(
-        f"{name} is dated 1 session {side}: its closes are those stored for the {neighbour} "
-        f"session (symbols affected: {len(redated)}); nothing was stored: correct the dates or, if "
-        f"the stored ones are wrong, replace them with `dtml fetch {context.market.name} --again`, "
-        "with --prices FILE if the prices come from files"
-    )
-
-
-def require_index_in_step(context: MarketContext, accepted: pd.DataFrame) -> None:
-    """Raise DtmlError where the index is dated early or late, or has the closes of a stock.
-
-    With at most `FEW_SYMBOLS` symbols, it is compared with stored bars too; with `ENOUGH_OF_INDEX`
-    or fewer bars, not at all.
-    """
-    index = context.market.index.symbol
-    sessions = accepted.loc[accepted["symbol"] == index, "session"]
-    if len(sessions) <= ENOUGH_OF_INDEX:
-        return
-    known = accepted
-    if accepted["symbol"].nunique() <= FEW_SYMBOLS:
-        with reading(context.engine) as conn:
-            stored = prices.prices(conn, context.name, sessions.min().date(), sessions.max().date())
-        known = pd.concat([accepted, stored[list(BAR_COLUMNS)]])
-        known = known.drop_duplicates(["symbol", "session"])  # of two, the accepted one stays
-    fault = index_fault(known, index, context.market.returns)
-    if fault is not None:
-        raise DtmlError(
-            f"{fault}; nothing was stored: correct the bars of {index}, or name another index in "
-            f"{settings_place(context.market)}; if the prices are files, --index takes a file of "
-            "the index alone"
-        )
-
-
-log = logging.getLogger(__name__)
-
 DOUBTFUL = ["symbol", "reason", "value"]
 FAILURE = ["symbol", "status", "detail"]
 SYMBOLS_AT_ONCE = 300  # whose bars are in memory together
@@ -808,3 +498,314 @@ def _computed_index(
     chained = index_of_constituents(context.market, known, level=stored_index["close"].iloc[0])
     newer: pd.DataFrame = chained[chained["session"] > stored_index["session"].iloc[-1]]
     return newer
+
+
+def check_bars(context: MarketContext, bars: pd.DataFrame, last: date, market_size: int) -> Checked:
+    """Check bars, and reject a symbol's first bar again if an earlier fetch rejected it.
+
+    That fetch compared the bar with its neighbours (`NEEDS_NEIGHBOURS`). This one begins with it,
+    so it would accept it and compare the next bar with a bad one. This is repeated until no symbol
+    begins with such a bar.
+    """
+    checked = _check(context, bars, last, market_size)
+    set_aside = [checked.rejected[:0]]  # an empty frame with the right columns
+    rejected_before = _rejected_before(context, checked.accepted)
+    while not rejected_before.empty:
+        set_aside.append(rejected_before)
+        known_bad = pd.MultiIndex.from_frame(pd.concat(set_aside)[["symbol", "session"]])
+        bars = bars[~pd.MultiIndex.from_frame(bars[["symbol", "session"]]).isin(known_bad)]
+        checked = _check(context, bars, last, market_size)
+        rejected_before = _rejected_before(context, checked.accepted)
+    rejected = pd.concat([checked.rejected, *set_aside], ignore_index=True)
+    return Checked(checked.accepted, rejected)
+
+
+def _check(context: MarketContext, bars: pd.DataFrame, last: date, market_size: int) -> Checked:
+    market = context.market
+    first = last if bars.empty else bars["session"].min().date()
+    # The session after `last` may still be open. The check must know it, to tell a bar of it from a
+    # bar on no session.
+    following = next_known_session(market.calendar, last) or last
+    return check(
+        bars,
+        sessions=sessions_between(market.calendar, first, following),
+        closed_until=last,
+        checks=market.checks,
+        index_symbol=market.index.symbol,
+        returns=market.returns,
+        market_size=market_size,
+    )
+
+
+def _rejected_before(context: MarketContext, accepted: pd.DataFrame) -> pd.DataFrame:
+    """Return the first accepted bar of each symbol that an earlier fetch rejected by a neighbour.
+
+    Columns: symbol, session, reason, value.
+    """
+    first_bars = accepted.loc[accepted.groupby("symbol")["session"].idxmin(), ["symbol", "session"]]
+    if first_bars.empty:
+        return pd.DataFrame(columns=REJECTED)
+    first = first_bars["session"].min().date()
+    last = first_bars["session"].max().date()
+    with reading(context.engine) as conn:
+        rejected = prices.rejected_bars(conn, context.name, first, last)
+    rejected = rejected[rejected["reason"].isin(NEEDS_NEIGHBOURS)]
+    # A bar that several fetches rejected may have several reasons.
+    rejected = rejected.drop_duplicates(["symbol", "session"])
+    return first_bars.merge(rejected[REJECTED], on=["symbol", "session"])
+
+
+def bars_shown_bad(bars: pd.DataFrame, rejected: pd.DataFrame) -> pd.DataFrame:
+    """Return the rejected bars, perhaps stored, that only a later bar showed to be bad."""
+    in_hindsight = rejected["reason"].isin(HINDSIGHT)
+    reasons = rejected.loc[in_hindsight, ["symbol", "session", "reason"]]
+    return bars.merge(reasons, on=["symbol", "session"])
+
+
+def unadjusted_stocks(context: MarketContext, bars: pd.DataFrame) -> list[str]:
+    """Return the stocks without any adjusted close, where the market's returns need one."""
+    if context.market.returns == "close":
+        return []
+    adjusted = bars["adj_close"].notna().groupby(bars["symbol"]).any()
+    return sorted(adjusted.index[~adjusted])
+
+
+def stored_beside(context: MarketContext, bars: pd.DataFrame, last: date) -> pd.DataFrame:
+    """Return the stored bars of the symbols of `bars`, from the first session of any to `last`."""
+    if bars.empty:
+        return no_bars()
+    first = bars["session"].min().date()
+    symbols = bars["symbol"].unique()
+    with reading(context.engine) as conn:
+        return prices.prices(conn, context.name, first, last, symbols=symbols)
+
+
+def without_lost_adjustments(
+    context: MarketContext, stored: pd.DataFrame, brought: Fetched
+) -> Fetched:
+    """Leave out, as `malformed`, symbols whose answer lacks the adjusted closes that the store has.
+
+    Stored, they would turn each dividend into a fall. Nothing is left out where returns come from
+    the close.
+    """
+    symbols = []
+    if context.market.returns == "adj_close":
+        symbols = unadjusted_again(stored, brought.bars)
+    if not symbols:
+        return brought
+    outcomes = brought.outcomes
+    is_left_out = outcomes["symbol"].isin(symbols)
+    detail = (
+        "no adjusted closes came, though the store has them, so these bars were left out; if they "
+        f"are right, store them with `dtml fetch {context.market.name} --again`, with --prices "
+        "FILE if the prices come from files"
+    )
+    return Fetched(
+        bars=brought.bars[~brought.bars["symbol"].isin(symbols)].reset_index(drop=True),
+        outcomes=outcomes.assign(
+            status=outcomes["status"].mask(is_left_out, "malformed"),
+            rows=outcomes["rows"].mask(is_left_out, 0),
+            detail=outcomes["detail"].mask(is_left_out, outcomes["symbol"] + ": " + detail),
+        ),
+    )
+
+
+def bars_of_other_unit(stored: pd.DataFrame, fresh: pd.DataFrame) -> pd.DataFrame:
+    """Return as rejected the bars of each symbol that come in another unit, as pence called pounds.
+
+    Without a split, all its closes are then one power of ten of the stored ones.
+    """
+    found = rescaled(stored, fresh)
+    bars = fresh.merge(found[found["is_unit"]], on="symbol")
+    values = [
+        f"close={row.close:.7g}; the closes of {row.symbol} are {row.factor:.4g} times the stored "
+        "ones, and no split explains that"
+        for row in bars.itertuples()
+    ]
+    return bars[["symbol", "session"]].assign(
+        reason=OTHER_UNIT, value=pd.Series(values, index=bars.index, dtype=str)
+    )
+
+
+def same_bars(conn: Connection, context: MarketContext, last: date) -> pd.DataFrame:
+    """Return `symbol, reason, value` of the stored stocks that have the bars of another one."""
+    calendar = context.market.calendar
+    recent = sessions_up_to(calendar, last, RECENT)[0].date()
+    newest = prices.prices(conn, context.name, recent, last).groupby("symbol").tail(1)
+    shared = newest.loc[newest.duplicated(["session", "close", "volume"], keep=False), "symbol"]
+    first = sessions_up_to(calendar, last, ENOUGH + RECENT)[0].date()
+    bars = prices.prices(conn, context.name, first, last, symbols=shared)
+    return twin_stocks(bars, context.market.index.symbol)
+
+
+def doubtful_stocks(
+    context: MarketContext,
+    stored: pd.DataFrame,
+    accepted: pd.DataFrame,
+    with_index: pd.DataFrame,
+    begin: date,
+) -> pd.DataFrame:
+    """Return `symbol, reason, value` of stocks with doubtful dates, closes or actions.
+
+    `stored` are the bars of the sessions fetched, `with_index` the accepted ones with the index's.
+    If few bars of a stock with a new action came, its stored ones from `begin` on are added.
+    Adjusted closes are judged only where returns come from them.
+    """
+    market = context.market
+    known_actions = stored[has_actions(stored)]
+    has_history = accepted["symbol"].isin(judged(accepted))
+    key = ["symbol", "session"]
+    known_days = pd.MultiIndex.from_frame(known_actions[key])
+    is_new = ~pd.MultiIndex.from_frame(accepted[key]).isin(known_days)
+    with_new_action = accepted.loc[~has_history & is_new & has_actions(accepted), "symbol"].unique()
+    if not len(with_new_action):
+        histories = accepted[has_history]
+    else:
+        new_bars = accepted[accepted["symbol"].isin(with_new_action)]
+        last = new_bars["session"].max().date()
+        with reading(context.engine) as conn:
+            earlier = prices.prices(conn, context.name, begin, last, symbols=with_new_action)
+        known = pd.concat([new_bars, earlier[list(BAR_COLUMNS)]])
+        known = known.drop_duplicates(key)  # of two, the new one stays
+        histories = pd.concat([accepted[has_history], known], ignore_index=True)
+    scaled = rescaled(stored, accepted)
+    values = [
+        f"its closes are {factor:.4g} times those that were stored for the same sessions, and no "
+        "split explains that"
+        for factor in scaled["factor"]
+    ]
+    faults = [
+        doubts(scaled["symbol"], RESCALED, values),
+        shifted_stocks(with_index, market.index.symbol, market.returns),
+        doubtful_actions(histories, market.index.symbol, market.returns),
+    ]
+    if market.returns == "adj_close":
+        faults.append(over_corrected(with_index))
+    return pd.concat(faults, ignore_index=True)
+
+
+def require_sessions(context: MarketContext, bars: pd.DataFrame) -> None:
+    """Raise DtmlError where `fault_of_dates` finds a fault, with what to do."""
+    fault = fault_of_dates(context, bars)
+    if fault is None:
+        return
+    market = context.market
+    remedy = f"add the sessions that the calendar lacks to {data_folder() / CALENDARS}"
+    if market.file is not None:
+        remedy = (
+            f"correct `calendar` in {settings_place(market)}, or add the sessions that the "
+            "calendar lacks there, under [sessions]"
+        )
+    raise DtmlError(
+        f"{fault}; nothing was stored: use the exchange's own dates or, if these dates are right, "
+        f"{remedy}; a date with a time of day and a time zone is converted to the date in "
+        f"{market.timezone}, unless every time of its column is midnight"
+    )
+
+
+def fault_of_dates(context: MarketContext, bars: pd.DataFrame) -> str | None:
+    """Return in words that more than `OFF_CALENDAR` of a symbol's bars lie on no session, or None.
+
+    A symbol with fewer than `ENOUGH` bars counts only if it has `ENOUGH_TO_SHIFT` or more, and
+    these fit the sessions better a day later or earlier. If no symbol is found so, all bars are
+    judged together: their dates are wrong if all would lie on sessions a day later, or a day
+    earlier.
+    """
+    if bars.empty:
+        return None
+    counts = _counts_off_calendar(context, bars)
+    is_many = counts["off"] > OFF_CALENDAR * counts["bars"]
+    fits_better = counts[["a_day_on", "a_day_back"]].min(axis=1) < counts["off"]
+    is_shifted = fits_better & (counts["bars"] >= ENOUGH_TO_SHIFT)
+    wrong = counts[is_many & (is_shifted | (counts["bars"] >= ENOUGH))]
+    if wrong.empty:
+        total = counts[["bars", "off", "a_day_on", "a_day_back"]].sum()
+        fits_when_moved = total[["a_day_on", "a_day_back"]].min() == 0
+        is_many = total["off"] > OFF_CALENDAR * total["bars"]
+        wrong = counts[counts["off"] > 0] if fits_when_moved and is_many else counts[:0]
+    if wrong.empty:
+        return None
+    symbol = str(wrong.index[0])
+    counts_of_symbol = wrong.iloc[0]
+    return (
+        f"{counts_of_symbol['off']:,.0f} of {counts_of_symbol['bars']:,.0f} bars of {symbol} are "
+        f"on no session of {context.market.calendar}, the first on "
+        f"{counts_of_symbol['first_off']:%A %Y-%m-%d} "
+        f"(symbols affected: {len(wrong)}){_better_day_in_words(counts_of_symbol)}"
+    )
+
+
+def _counts_off_calendar(context: MarketContext, bars: pd.DataFrame) -> pd.DataFrame:
+    """Count each symbol's `bars`, and those `off` all sessions, now, `a_day_on` and `a_day_back`.
+
+    `first_off` is the first date on no session, missing if there is none.
+    """
+    calendar = context.market.calendar
+    day = pd.Timedelta(days=1)
+    known_to = pd.Timestamp(last_known_day(calendar))
+    first = bars["session"].min()
+    last = min(bars["session"].max() + day, known_to)
+    sessions = sessions_between(calendar, first.date(), last.date())
+    is_off = {}
+    for name, moved in (("off", day * 0), ("a_day_on", day), ("a_day_back", -day)):
+        days = bars["session"] + moved
+        # Days before all bars or after the calendar's end cannot be judged: they count as sessions.
+        is_off[name] = ~days.isin(sessions) & days.between(first, known_to)
+    flags = pd.DataFrame(is_off).assign(bars=True)
+    counts = flags.groupby(bars["symbol"]).sum()
+    dates_off = bars["session"].where(is_off["off"])
+    return counts.assign(first_off=dates_off.groupby(bars["symbol"]).min())
+
+
+def _better_day_in_words(counts: pd.Series) -> str:
+    """Return in words how many bars would lie on no session a day later or earlier, if fewer."""
+    fewest = min(counts["a_day_on"], counts["a_day_back"])
+    if fewest >= counts["off"]:
+        return ""
+    is_later = counts["a_day_on"] <= counts["a_day_back"]
+    side = "later" if is_later else "earlier"
+    return f"; dated a day {side}, only {fewest:,.0f} would be"
+
+
+def require_dates_as_stored(
+    context: MarketContext, stored: pd.DataFrame, fresh: pd.DataFrame
+) -> None:
+    """Raise DtmlError for fresh bars whose closes are stored for the session before or after."""
+    redated = redated_symbols(stored, fresh)
+    if not redated:
+        return
+    symbol, shift = next(iter(redated.items()))  # -1: dated a session early, 1: late
+    name = f"the index {symbol}" if symbol == context.market.index.symbol else symbol
+    side = "early" if shift < 0 else "late"
+    neighbour = "next" if shift < 0 else "previous"
+    raise DtmlError(
+        f"{name} is dated 1 session {side}: its closes are those stored for the {neighbour} "
+        f"session (symbols affected: {len(redated)}); nothing was stored: correct the dates or, if "
+        f"the stored ones are wrong, replace them with `dtml fetch {context.market.name} --again`, "
+        "with --prices FILE if the prices come from files"
+    )
+
+
+def require_index_in_step(context: MarketContext, accepted: pd.DataFrame) -> None:
+    """Raise DtmlError where the index is dated early or late, or has the closes of a stock.
+
+    With at most `FEW_SYMBOLS` symbols, it is compared with stored bars too; with `ENOUGH_OF_INDEX`
+    or fewer bars, not at all.
+    """
+    index = context.market.index.symbol
+    sessions = accepted.loc[accepted["symbol"] == index, "session"]
+    if len(sessions) <= ENOUGH_OF_INDEX:
+        return
+    known = accepted
+    if accepted["symbol"].nunique() <= FEW_SYMBOLS:
+        with reading(context.engine) as conn:
+            stored = prices.prices(conn, context.name, sessions.min().date(), sessions.max().date())
+        known = pd.concat([accepted, stored[list(BAR_COLUMNS)]])
+        known = known.drop_duplicates(["symbol", "session"])  # of two, the accepted one stays
+    fault = index_fault(known, index, context.market.returns)
+    if fault is not None:
+        raise DtmlError(
+            f"{fault}; nothing was stored: correct the bars of {index}, or name another index in "
+            f"{settings_place(context.market)}; if the prices are files, --index takes a file of "
+            "the index alone"
+        )
