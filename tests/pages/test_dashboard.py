@@ -7,9 +7,7 @@ import io
 import json
 import re
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import pandas as pd
 import pytest
@@ -37,7 +35,7 @@ from tests.support.dashboard_store import (
     served_site,  # noqa: F401 - the fixture `site`
 )
 from tests.support.night_page import region
-from tests.support.pages import assert_whole_and_accessible
+from tests.support.pages import assert_whole_and_accessible, follow
 
 pytestmark = pytest.mark.slow
 
@@ -49,68 +47,29 @@ class Visit:
     """What a visitor found who followed the links, and the SQL that was run for it."""
 
     answers: dict[str, Answer] = field(default_factory=dict)
+    pages: dict[str, Page] = field(default_factory=dict)
     statements: list[str] = field(default_factory=list)
-
-    @cached_property
-    def pages(self) -> dict[str, Page]:
-        return {
-            where: Page(found.body)
-            for where, found in self.answers.items()
-            if "html" in found.headers.get("content-type", "")
-        }
-
-
-def kind_of(address: str) -> tuple[str, tuple[str, ...]]:
-    """Addresses of one kind differ in names and values alone.
-
-    Each market has pages of its own kind, asked with values, and each table one without.
-    """
-    parts = urlsplit(address)
-    fixed = {"market", "stock", "sql", "table", "tables", "run", "terms"}
-    if parts.query:
-        fixed |= {quote(market, safe="") for market in (MARKET, EVIL, BARE)}
-    is_whole_table = parts.path.startswith("/table/") and not parts.query
-    path = [
-        each if each in fixed or "." in each or is_whole_table else "*"
-        for each in parts.path.split("/")
-    ]
-    return "/".join(path), tuple(sorted(name for name, _ in parse_qsl(parts.query)))
-
-
-def most_of_a_kind(address: str) -> int:
-    """How many addresses of this one's kind are visited: all that names may do to a page, of which
-    there are ten, and two of those that differ in the values asked for, or of a table six.
-    """
-    if not urlsplit(address).query:
-        return 10
-    return 6 if address.startswith("/table/") else 2
 
 
 @pytest.fixture(scope="module")
 def visit(site: Site) -> Visit:
     """All links and forms from the first page on, of those that are alike a few."""
-    found, waiting, counts = Visit(), ["/"], dict[tuple[str, tuple[str, ...]], int]()
-    typed = ("/sql", "/table/")  # run what a visitor writes
+    found = Visit()
+    event.listen(
+        site.engine, "before_cursor_execute", lambda *given: found.statements.append(given[2])
+    )
 
-    def keep(*given: Any) -> None:
-        if not address.startswith(typed):
-            found.statements.append(given[2])
+    def ask(address: str) -> Answer:
+        before = len(found.statements)
+        answer = site.get(address)
+        if address.startswith(("/sql", "/table/")):  # run what a visitor writes
+            del found.statements[before:]
+        return answer
 
-    event.listen(site.engine, "before_cursor_execute", keep)
-    while waiting:
-        address = waiting.pop(0)
-        answer = found.answers[address] = site.get(address)
-        page = Page(answer.body if "html" in answer.headers.get("content-type", "") else "")
-        for whole_target in (*page.links, *page.sent):
-            target = whole_target.partition("#")[0]  # a browser sends no fragment
-            kind = kind_of(target)
-            if (
-                target.startswith("/")
-                and target not in (*found.answers, *waiting)
-                and counts.get(kind, 0) < most_of_a_kind(target)
-            ):
-                counts[kind] = counts.get(kind, 0) + 1
-                waiting.append(target)
+    for address, answer, page in follow(ask, ["/"], plain=40, asked=6):
+        found.answers[address] = answer
+        if page.source:
+            found.pages[address] = page
     return found
 
 

@@ -67,8 +67,6 @@ PAGES = {
     ),
 }
 
-RANKED_NIGHTS = 25  # a mean over 20 nights or more has an interval, which the page draws
-
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
@@ -87,7 +85,7 @@ def site(chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Si
     owner = open_engine(url)
     upgrade(owner)
     fill(owner)
-    fill_ranked_nights(owner, RANKED_NIGHTS)
+    fill_ranked_nights(owner)
     begin_night(owner)
     owner.dispose()
     reader = open_engine(url, read_only=True)

@@ -7,14 +7,13 @@ a route, is in it by itself, or a table below says why not.
 
 import json
 import re
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import astuple
 from datetime import date
 from inspect import getclosurevars
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 import numpy as np
 import pandas as pd
@@ -35,9 +34,10 @@ from dtml.ranking.models import BoostingConfig
 from flows import text_tables
 from flows.commands.questions import ask
 from flows.dashboard import app as app_of_pages
-from tests.support.browser import Page, served
+from tests.support.browser import served
 from tests.support.commands import options_of_commands, run_in
 from tests.support.kinds import of_this_quarter
+from tests.support.pages import follow
 
 # Each command with what it is given, in this order; `write_prices` says what capitals stand for.
 LINES = """
@@ -291,41 +291,24 @@ def write_prices(market: Market, days: pd.DatetimeIndex, folder: Path) -> dict[s
 def pages_with_faults(engine: Engine, market: str) -> dict[str, object]:
     """Follow links from the first page on, some of each kind; return what is wrong, by address."""
     app = app_of_pages.dashboard(engine)
+    begin = ["/", *NO_LINK, *(app_of_pages.link(["table", view]) for view in views())]
+    begin.append(app_of_pages.link(["market", market, "stock"], {"symbol": "typed"}))
+    wrong: dict[str, object] = {}
+    reached = set()
+    with served(app, engine) as site:
+        for address, answer, page in follow(site.get, begin, plain=OF_A_KIND, asked=OF_A_KIND):
+            reached.add(urlsplit(address).path)
+            if answer.status not in (200, 303):
+                wrong[address] = answer.status, answer.body[-500:]
+            if missing := MISSING.search(page.seen):
+                wrong[address] = missing[0]
     inner: Any = app
     while not isinstance(inner, FastAPI):  # behind its guards
         inner = inner.app if hasattr(inner, "app") else getclosurevars(inner).nonlocals["app"]
     routers = [each for each in vars(app_of_pages).values() if isinstance(each, APIRouter)]
-    routes = [
-        each for router in (inner, *routers) for each in router.routes if isinstance(each, Route)
-    ]
-
-    def kind_of(address: str) -> tuple[str, ...]:
-        parts = urlsplit(address)
-        asked = {"type": "http", "method": "GET", "path": parts.path}
-        path = next((each.path for each in routes if each.matches(asked)[0] is Match.FULL), "")
-        return path, *sorted({name for name, _ in parse_qsl(parts.query)})
-
-    wrong: dict[str, object] = {}
-    waiting = ["/", *NO_LINK, *(app_of_pages.link(["table", view]) for view in views())]
-    waiting.append(app_of_pages.link(["market", market, "stock"], {"symbol": "typed"}))
-    kinds = Counter(kind_of(address) for address in waiting)
-    seen = set(waiting)
-    with served(app, engine) as site:
-        while waiting:
-            answer = site.get(address := waiting.pop(0))
-            if answer.status not in (200, 303):
-                wrong[address] = answer.status, answer.body[-500:]
-            if "html" not in answer.headers.get("content-type", ""):
-                continue
-            page = Page(answer.body)
-            if missing := MISSING.search(page.seen):
-                wrong[address] = missing[0]
-            for target in (each.partition("#")[0] for each in (*page.links, *page.sent)):
-                kind = kind_of(target)
-                if target[:1] == "/" and target not in seen and kinds[kind] < OF_A_KIND:
-                    seen.add(target)
-                    kinds[kind] += 1
-                    waiting.append(target)
-    reached = {path for path, *_ in kinds}
-    unreached = [each.path for each in routes if each.path not in reached | set(WITHOUT_PAGE)]
-    return wrong | dict.fromkeys(unreached, "no page links to it")
+    for route in (each for router in (inner, *routers) for each in router.routes):
+        if isinstance(route, Route) and route.path not in WITHOUT_PAGE:
+            asked = ({"type": "http", "method": "GET", "path": path} for path in reached)
+            if not any(route.matches(each)[0] is Match.FULL for each in asked):
+                wrong[route.path] = "no page links to it"
+    return wrong

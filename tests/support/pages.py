@@ -1,10 +1,13 @@
 """A page as a browser reads it, and a calibration curve to draw."""
 
 import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from urllib.parse import parse_qsl, urlsplit
 
 import pandas as pd
 
-from tests.support.browser import Page
+from tests.support.browser import Answer, Page
 
 NAN = float("nan")
 
@@ -68,3 +71,33 @@ def assert_whole_and_accessible(page: Page) -> None:
     named = [each for each in fields if each.get("type") not in ("hidden", "checkbox")]
     assert {each["id"] for each in named} == labels
     assert [tag for tag, _ in page.tags].count("h1") == 1
+
+
+def follow(
+    ask: Callable[[str], Answer], begin: Iterable[str], *, plain: int, asked: int
+) -> Iterator[tuple[str, Answer, Page]]:
+    """Follow links and forms from these addresses on: what each leads to, as an answer and a page.
+
+    Addresses of one kind differ in names and values alone; so many of a kind are followed: of those
+    that are `plain`, and of those at which something is `asked`.
+    """
+    waiting = list(begin)
+    seen, counts = set(waiting), Counter(map(kind_of, waiting))
+    while waiting:
+        answer = ask(address := waiting.pop(0))
+        page = Page(answer.body if "html" in answer.headers.get("content-type", "") else "")
+        yield address, answer, page
+        for whole in (*page.links, *page.sent):
+            target = whole.partition("#")[0]  # a browser sends no fragment
+            kind, most = kind_of(target), asked if "?" in target else plain
+            if target.startswith("/") and target not in seen and counts[kind] < most:
+                seen.add(target)
+                counts[kind] += 1
+                waiting.append(target)
+
+
+def kind_of(address: str) -> tuple[str, ...]:
+    """The words of an address without names, which are every second of its path, and values."""
+    parts = urlsplit(address)
+    room, *rest = parts.path[1:].split("/")
+    return room, str(len(rest)), *rest[1::2], *sorted({name for name, _ in parse_qsl(parts.query)})

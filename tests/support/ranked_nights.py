@@ -12,9 +12,7 @@ from db.engine import transaction
 from db.save import save
 from dtml.evaluation.ranking import score_ranking
 from flows.nightly.ranking import _running_scores
-from tests.support.benchmark_rows import ranker
-from tests.support.dashboard_store import moment, rank_rows, save_outcomes
-from tests.support.night_rows import store_night
+from tests.support.dashboard_store import moment, save_outcomes, save_rankings, store_ended_night
 
 MARKET, LEG = "ranked", "next_close"
 STOCKS = tuple(f"R{number:02d}" for number in range(24))
@@ -23,8 +21,11 @@ RULE = "day_losers"
 TRADED = "open_to_open"
 
 
-def fill_ranked_nights(engine: Engine, count: int = 60, market: str = MARKET) -> None:
-    """Store so many nights; the last one has no outcome yet, and the second lacks a stock."""
+def fill_ranked_nights(engine: Engine, count: int = 25, market: str = MARKET) -> None:
+    """Store so many nights; the last one has no outcome yet, and the second lacks a stock.
+
+    A mean over 20 nights or more has an interval.
+    """
     days = pd.bdate_range("2024-01-02", periods=count + 1)
     drawn = np.random.default_rng(7)
     noise = drawn.standard_normal((count, len(STOCKS)))
@@ -36,33 +37,15 @@ def fill_ranked_nights(engine: Engine, count: int = 60, market: str = MARKET) ->
     returns = pd.DataFrame(0.01 * (noise + drawn.standard_normal((count, 1))), days[1:], STOCKS)
     stocks = pd.DataFrame({"symbol": STOCKS, "source_symbol": STOCKS, "kind": "stock"})
     stocks = stocks.assign(name=stocks["symbol"] + " & Sons", sector=SECTORS * 12)
-    now, own = moment(days[-1]), {"id": f"{market}-rankers", "chosen": "blend", "leg": LEG}
-    file = {"checkpoint_path": "made", "checkpoint_hash": "0" * 64}
     with transaction(engine) as conn:
         save(conn, "instrument", stocks, market=market)
-        save(conn, "ranker", ranker(market=market, **own, **file))
-        for name in ("blend", "ridge"):
-            known = {"predictor": name, "ranker_id": own["id"], "chosen": name == "blend"}
-            rows = rank_rows(scores[name], days, **known)
-            save(conn, "stock_rank", rows, market=market, known_at=moment(days[0]), made_at=now)
+        save_rankings(conn, market, days, {name: scores[name] for name in ("blend", "ridge")})
         for number, (as_of, target) in enumerate(pairwise(days)):
-            gaps = [{"symbol": STOCKS[0], "reason": "no bar"}] if number == 1 else []
-            store_night(
-                conn,
-                market,
-                as_of.date(),
-                target=target.date(),
-                at=moment(as_of),
-                finished_at=moment(as_of, 23),
-                counts={"fetched": 9, "stored": 9, "predictions": len(STOCKS) - len(gaps)},
-                gaps=gaps,
-                known_at=moment(as_of),
-            )
+            store_ended_night(conn, market, as_of, target, STOCKS, STOCKS[int(number == 1) :])
         if count == 1:
             return  # no night has an outcome
-        known = returns[:-1]
-        happened = known.rename_axis(index="session", columns="symbol").stack()
-        save_outcomes(conn, market, happened.rename("realised_return").reset_index())
+        known, now = returns[:-1], moment(days[-1])
+        save_outcomes(conn, market, known)
         nights = pd.DataFrame(
             {"target": target, "leg": leg, "predictor": name, "is_rule": name == RULE}
             | score_ranking(score.loc[[target]].to_numpy(), share * known.loc[[target]].to_numpy())
