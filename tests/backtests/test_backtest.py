@@ -37,6 +37,7 @@ from flows.studies.backtest import (
 from flows.studies.study import run_study, study_id
 from tests.support.backtest_market import FIRST, LAST, backtest_of, context_of
 from tests.support.commands import Command
+from tests.support.kinds import sqlite_alone
 from tests.support.nights import BARS
 from tests.support.stores import counts
 
@@ -306,7 +307,7 @@ def made(run_request: RunRequest, prices_known: str) -> pd.DataFrame:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+@sqlite_alone
 def test_a_restatement_changes_a_backtest_on_prices_known_now_and_none_on_those_known_then(
     run_request: RunRequest, engine: Engine
 ) -> None:
@@ -317,7 +318,7 @@ def test_a_restatement_changes_a_backtest_on_prices_known_now_and_none_on_those_
     assert not made(run_request, "now")["probability"].equals(before["probability"])
 
 
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+@sqlite_alone
 def test_a_store_that_was_filled_later_knew_nothing_then(run_request: RunRequest) -> None:
     day = previous_session("XNYS", FIRST)
     with pytest.raises(UsageError, match=f"bars of past:.*{day}"):

@@ -19,8 +19,9 @@ from flows.studies.backtest import Backtest
 from flows.studies.study import run_study
 from tests.support.backtest_market import backtest_of, context_of
 from tests.support.bounds import as_drawn, in_float64
+from tests.support.kinds import sqlite_alone
 
-pytestmark = pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+pytestmark = sqlite_alone
 
 TOP, MAX_WEIGHT = 3, 0.15  # a third and a sixth are more than is allowed
 COSTS = Costs(commission=7.0, half_spread=11.0, borrow=900.0)

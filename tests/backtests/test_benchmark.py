@@ -30,6 +30,7 @@ from flows.studies import published
 from flows.studies.published import PublishedExperiment
 from flows.studies.study import run_study
 from tests.support.bounds import in_float64
+from tests.support.kinds import sqlite_alone
 from tests.support.nights import AS_OF, BARS, SIMULATED, apart, copy_kept
 from tests.support.run_folder import made_once
 from tests.support.stores import counts
@@ -89,7 +90,7 @@ def _measure(context: MarketContext) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+@sqlite_alone
 def test_nothing_of_the_test_span_is_loaded_before_everything_is_chosen(
     stored: MarketContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,7 +141,7 @@ def test_a_benchmark_is_stored_with_its_runs_predictions_and_scores_and_read_onc
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+@sqlite_alone
 def test_the_grid_keeps_what_validation_chose_and_shows_every_configuration(
     stored: MarketContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,7 +158,7 @@ def test_the_grid_keeps_what_validation_chose_and_shows_every_configuration(
     assert rows["configurations"].unique().tolist() == [3]
 
 
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+@sqlite_alone
 def test_a_store_without_a_span_says_what_to_fetch(whole: MarketContext) -> None:
     fetch_bars(whole, date(2024, 6, 14))
     with pytest.raises(
@@ -173,7 +174,7 @@ def test_a_store_without_a_span_says_what_to_fetch(whole: MarketContext) -> None
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+@sqlite_alone
 def test_a_set_that_is_known_to_end_early_is_scored_to_its_last_bar_and_says_so(
     whole: MarketContext,
 ) -> None:
@@ -187,7 +188,7 @@ def test_a_set_that_is_known_to_end_early_is_scored_to_its_last_bar_and_says_so(
     assert PublishedExperiment(whole, paper, seeds=(0,)).id != found.row["id"]
 
 
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+@sqlite_alone
 def test_files_that_cannot_be_the_set_are_refused_before_anything_is_stored(
     reader: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from dtml.prices.sessions import sessions_between
 from flows.studies import csi300
 from flows.studies.csi300 import Csi300, Files, Table
 from flows.studies.study import run_study
+from tests.support.kinds import sqlite_alone
 
 STOCKS = [f"SH60{number:04d}" for number in range(14)]
 LISTED = 13  # constituents on each session
@@ -55,7 +56,7 @@ def files(tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Fi
 
 @pytest.mark.soak
 @pytest.mark.slow
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+@sqlite_alone
 def test_our_rankers_stand_beside_the_published_figures_and_what_differs_is_said(
     files: Files,
 ) -> None:

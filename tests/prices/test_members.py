@@ -18,6 +18,7 @@ from dtml.prices.sessions import sessions_between
 from flows.markets.opened import RunRequest
 from flows.nightly.context import open_context, open_stored_context
 from flows.nightly.fetch import fetch_bars
+from tests.support.kinds import sqlite_alone
 from tests.support.nights import BARS, small_market
 
 LAST = date(2023, 12, 29)
@@ -234,7 +235,7 @@ def test_survivors_and_days_without_a_price_are_counted_and_named(tmp_path: Path
     assert re.search(r"1 \(50\.0 %\) had.* price", survivorship_words(snapshot))
 
 
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+@sqlite_alone
 @pytest.mark.parametrize("universe", ["source", "list"])
 def test_stocks_taken_from_the_prices_are_known_as_such_now_and_later(
     tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch, universe: Universe

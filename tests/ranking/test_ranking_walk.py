@@ -32,6 +32,7 @@ from flows.studies.ranking import Plan, Ranking, RankingSet, Walk
 from flows.studies.study import run_study
 from tests.support.bounds import in_float64
 from tests.support.commands import Command
+from tests.support.kinds import sqlite_alone
 from tests.support.nights import BARS
 
 FIRST, LAST = date(2024, 2, 1), date(2024, 5, 17)
@@ -70,7 +71,7 @@ def test_every_model_and_rule_is_scored_over_every_leg_and_the_days_are_scored_o
     pd.testing.assert_frame_equal(again.scores, found.scores)
 
 
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+@sqlite_alone
 @pytest.mark.soak
 def test_workers_train_what_one_process_would_and_what_fails_in_one_ends_the_walk(
     walk: Walk, monkeypatch: pytest.MonkeyPatch
@@ -99,7 +100,7 @@ def test_a_stock_is_ordered_on_the_days_on_which_it_is_a_constituent(walk: Walk)
     assert np.isnan(history.outcome[~history.there]).all()
 
 
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+@sqlite_alone
 @pytest.mark.soak
 def test_a_network_is_asked_for_the_order_when_named(
     walk: Walk, monkeypatch: pytest.MonkeyPatch
@@ -113,7 +114,7 @@ def test_a_network_is_asked_for_the_order_when_named(
     assert found.row["id"] != walk.id
 
 
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+@sqlite_alone
 @pytest.mark.soak
 @pytest.mark.usefixtures("served")
 def test_the_benchmark_walks_every_set_whose_file_is_there(
@@ -154,7 +155,7 @@ def test_what_a_walk_is_asked_and_reads_decides_which_it_is(walk: Walk) -> None:
     assert len(ids | {replace(walk).id}) == len(asked) + 1
 
 
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+@sqlite_alone
 @pytest.mark.soak
 def test_an_interrupted_walk_resumes_at_the_training_it_was_in(
     walk: Walk, monkeypatch: pytest.MonkeyPatch

@@ -16,10 +16,11 @@ from flows.studies.ranking import Plan, Walk
 from flows.studies.study import run_study
 from flows.studies.tear_sheet import sheet_file
 from tests.support.bounds import in_float64
+from tests.support.kinds import sqlite_alone
 
 FIRST, LAST = date(2024, 2, 1), date(2024, 5, 17)
 
-pytestmark = pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+pytestmark = sqlite_alone
 
 
 @pytest.mark.soak

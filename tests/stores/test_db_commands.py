@@ -12,6 +12,7 @@ from sqlalchemy import Engine, make_url
 from db.engine import open_engine, reading, transaction
 from tests.support.benchmark_rows import ranker
 from tests.support.commands import Command
+from tests.support.kinds import postgresql_alone
 from tests.support.revisions import become_next
 from tests.support.roles import NAME
 from tests.support.stores import FIRST, keep_weights, url_of
@@ -46,7 +47,7 @@ def test_what_cannot_be_copied_is_refused_in_one_line(
     assert not (tmp_path / "target.sqlite").exists()
 
 
-@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
+@postgresql_alone
 def test_a_reader_gets_its_password_from_the_environment_and_it_is_never_shown(
     engine: Engine, store_url: str, dtml: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,7 @@ from db.engine import (
     upgrade,
 )
 from db.errors import StoreError, StoreUsageError
+from tests.support.kinds import postgresql_alone
 from tests.support.postgresql_databases import drop_database, url_of
 from tests.support.stores import counts
 
@@ -91,7 +92,7 @@ def test_a_server_that_cannot_be_reached_is_one_line_without_its_password(url: s
     assert caught.value.exit_code == 1
 
 
-@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
+@postgresql_alone
 def test_a_server_that_repeats_the_password_is_not_quoted(store_url: str) -> None:
     url = make_url(store_url).set(password="s3cr@et").render_as_string(hide_password=False)
     with pytest.raises(StoreUsageError, match=r"invalid input .*\*\*\*") as caught:
@@ -255,9 +256,7 @@ def test_a_full_disk_is_one_line_and_nothing_is_half_written(tmp_path: Path) -> 
     assert count(engine) == 0
 
 
-@pytest.mark.parametrize(
-    "store_url", ["postgresql"], indirect=True
-)  # a file has no connection to lose
+@postgresql_alone  # a file has no connection to lose
 def test_a_connection_that_the_server_dropped_is_one_line_and_then_replaced(engine: Engine) -> None:
     kill = sa.text("select pg_terminate_backend(pg_backend_pid())")
     with pytest.raises(StoreError, match="terminat") as caught, transaction(engine) as conn:
@@ -296,7 +295,7 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
+@postgresql_alone
 def test_settings_of_a_database_change_nothing_for_a_writer(store_url: str) -> None:
     database = make_url(store_url).database
     engine = open_engine(store_url)

@@ -20,6 +20,7 @@ from db.errors import StoreError, StoreUsageError
 from db.read import read
 from db.rows import translations
 from db.save import save
+from tests.support.kinds import sqlite_alone
 from tests.support.prediction_rows import STOCKS, TARGET, predictions, run, save_stocks
 from tests.support.revisions import NEXT, become_next
 from tests.support.stores import MOMENT, contents, fill
@@ -142,7 +143,7 @@ def test_a_store_of_an_older_schema_is_held_to_no_law(
     assert NEXT in last.check
 
 
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+@sqlite_alone
 def test_a_damaged_file_is_found(engine: Engine) -> None:
     fill(engine)
     with reading(engine) as conn:

@@ -20,6 +20,7 @@ from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night
 from flows.upkeep.parquet_export import VIEWS, export_if_asked
 from tests.support.db_commands import dtml  # noqa: F401 - a fixture
+from tests.support.kinds import sqlite_alone
 from tests.support.nights import AS_OF
 from tests.support.stores import add_predictions, fill
 
@@ -89,7 +90,7 @@ def test_an_export_again_replaces_what_changed_and_leaves_other_markets(
     assert sorted(path.name for path in out.iterdir()) == sorted([*VIEWS, MARKER])
 
 
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+@sqlite_alone
 def test_a_folder_of_somebody_else_is_left_alone(store: Engine, tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "notes.txt").write_text("mine")
@@ -103,7 +104,7 @@ def test_a_folder_of_somebody_else_is_left_alone(store: Engine, tmp_path: Path) 
         export(store, tmp_path / "other", VIEWS)
 
 
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+@sqlite_alone
 def test_a_night_keeps_its_markets_files_and_a_failure_is_a_warning(
     store: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

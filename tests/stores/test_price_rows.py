@@ -14,6 +14,7 @@ from db.errors import StoreError
 from db.read import read
 from db.rows import markets, prices
 from db.save import save
+from tests.support.kinds import sqlite_alone
 
 SYMBOLS = ("A", "B", "^TOY")
 SESSIONS = pd.bdate_range("2024-01-01", periods=5).as_unit("ns")
@@ -143,7 +144,7 @@ def test_the_newest_moment_of_a_read_finds_the_same_bars_after_a_withdrawal(stor
     pd.testing.assert_frame_equal(known(store, now["known_at"].max()), now)
 
 
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+@sqlite_alone
 @pytest.mark.parametrize("known_at", [None, MONDAY])
 @pytest.mark.parametrize("symbols", [None, ["B"]])
 def test_a_cut_is_what_a_read_of_the_same_sessions_gives(

@@ -35,6 +35,7 @@ from flows.upkeep import pruning
 from flows.upkeep.pruning import FEWEST_NIGHTS, Plan, plan, prune
 from tests.support.benchmark_rows import ranker
 from tests.support.commands import Command
+from tests.support.kinds import sqlite_alone
 from tests.support.nights import AS_OF, after_nights
 from tests.support.prediction_rows import STOCKS, TARGET, run
 from tests.support.stores import add_predictions, contents, fill, keep_weights, url_of
@@ -244,7 +245,7 @@ def test_a_market_at_which_a_process_works_keeps_the_store_from_being_pruned(
         prune(filled, 1)
 
 
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)  # PostgreSQL reuses the space
+@sqlite_alone  # PostgreSQL reuses the space
 def test_the_file_of_a_store_gets_as_small_as_its_rows(engine: Engine) -> None:
     fill(engine)
     add_predictions(engine, 30_000)

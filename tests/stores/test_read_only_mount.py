@@ -20,6 +20,7 @@ from flows.freezing import begin
 from flows.nightly.context import MarketContext
 from flows.settings import data_folder, reports_folder
 from tests.support.commands import Command, options_of_commands, shorten_audits
+from tests.support.kinds import sqlite_alone
 from tests.support.nights import AS_OF, after_nights
 
 READ = (
@@ -98,7 +99,7 @@ def mounted(folder: Path) -> Iterator[Path]:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+@sqlite_alone
 def test_a_command_that_only_reads_works(
     context: MarketContext, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

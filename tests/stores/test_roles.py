@@ -12,6 +12,7 @@ from db.engine import open_engine, require_current_schema, transaction
 from db.errors import StoreUsageError
 from db.views import views as documented_views
 from tests.support.commands import Command
+from tests.support.kinds import postgresql_alone
 from tests.support.places import ROOT
 from tests.support.roles import NAME, SECOND, as_role, run
 from tests.support.stores import contents
@@ -213,7 +214,7 @@ def test_a_password_is_set_and_the_server_gets_its_hash(store: tuple[Engine, str
     assert again == kept, "without a password in the environment the one there stays"
 
 
-@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
+@postgresql_alone
 @pytest.mark.parametrize(
     "name", ["", "1st", "a b", 'x"; drop table price; --', "pg_reader", "public", "ä", "x" * 64]
 )

@@ -16,6 +16,7 @@ from db.errors import StoreError, StoreUsageError
 from db.read import STOCKS
 from db.rows import runs
 from db.save import save
+from tests.support.kinds import sqlite_alone
 from tests.support.stores import MOMENT, fill
 
 Rows = list[dict[str, Any]]
@@ -181,7 +182,7 @@ def test_a_row_with_another_stamp_alone_is_no_other_row(
                 assert stored(conn, table) == before
 
 
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+@sqlite_alone
 def test_a_row_that_differs_beyond_the_tolerance_is_refused_by_key_and_column(
     store: Engine, filled: dict[str, Rows]
 ) -> None:

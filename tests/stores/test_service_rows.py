@@ -21,6 +21,7 @@ from db.engine import open_engine, reading, transaction
 from db.errors import StoreBusyError, StoreError
 from db.rows import fetches, prices
 from db.save import save
+from tests.support.kinds import postgresql_alone
 from tests.support.prediction_rows import save_stocks
 
 DAY = date(2024, 1, 5)
@@ -113,7 +114,7 @@ def test_a_market_is_held_by_one_and_let_go_when_its_holder_is_killed(
     assert which_are_held(engine) == []
 
 
-@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
+@postgresql_alone
 def test_a_lock_that_the_server_drops_is_taken_again_and_until_then_nothing_begins(
     engine: Engine, store_url: str
 ) -> None:

@@ -18,6 +18,7 @@ from db.connection.user_sql import Interruption, select
 from db.engine import READ_LIMIT_S, open_engine, reading, transaction
 from db.errors import StoreUsageError
 from db.save import save
+from tests.support.kinds import postgresql_alone, sqlite_alone
 from tests.support.postgresql_databases import KEEPER
 
 FOREVER = "with recursive n(i) as (select 1 union all select i + 1 from n) select max(i) from n"
@@ -105,7 +106,7 @@ OUTSIDE_SQLITE = [
 ]
 
 
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+@sqlite_alone
 def test_sql_of_a_user_reaches_nothing_outside_a_file(reader: Engine, tmp_path: Path) -> None:
     mark, secret = tmp_path / "reached", tmp_path / "secret"
     secret.write_text("a secret")
@@ -159,7 +160,7 @@ OUTSIDE_POSTGRESQL = [
 
 
 @pytest.mark.parametrize("who", ["postgres", KEEPER])
-@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
+@postgresql_alone
 def test_sql_of_a_user_reaches_nothing_outside_a_server(
     engine: Engine, who: str, tmp_path: Path
 ) -> None:
@@ -176,7 +177,7 @@ def test_sql_of_a_user_reaches_nothing_outside_a_server(
 
 
 @pytest.mark.parametrize("power", ["postgres", "pg_read_server_files", "pg_execute_server_program"])
-@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
+@postgresql_alone
 def test_a_role_that_could_reach_outside_a_server_types_no_sql(
     engine: Engine, power: str, postgresql_admin: Engine
 ) -> None:
@@ -203,7 +204,7 @@ def as_role(engine: Engine, name: str) -> Engine:
     )
 
 
-@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
+@postgresql_alone
 def test_a_role_of_its_own_asks_as_itself(engine: Engine, postgresql_admin: Engine) -> None:
     role = f"asker_{uuid.uuid4().hex}"
     with postgresql_admin.connect() as conn:

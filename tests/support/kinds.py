@@ -18,6 +18,10 @@ import pytest
 
 T = TypeVar("T")
 ENGINES = ("sqlite", "postgresql")
+# Of a law that one engine alone can break, or that is the same on both.
+sqlite_alone, postgresql_alone = (
+    pytest.mark.parametrize("store_url", [engine], indirect=True) for engine in ENGINES
+)
 # Files of laws about SQL, locks, roles and limits, which differ between the engines.
 OF_ENGINES = (
     "test_answer_limits",

@@ -17,6 +17,7 @@ from db.rows.translations import MOST_CHARACTERS, queue_texts, take_texts
 from db.tables import LONGEST_TEXT
 from flows.translating.worker import work_off
 from tests.support.commands import Command
+from tests.support.kinds import sqlite_alone
 from tests.support.recipe import SOURCES
 from translation.decoding.beam_search import Search
 
@@ -41,7 +42,7 @@ def inserted(engine: Engine, values: Sequence[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("home")
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+@sqlite_alone
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
@@ -65,7 +66,7 @@ def test_what_is_no_text_fails_alone_with_its_reason_and_can_be_listed(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("home")
-@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+@sqlite_alone
 def test_the_name_of_a_model_that_is_no_text_keeps_no_other_waiting(engine: Engine) -> None:
     with transaction(engine) as conn:
         conn.exec_driver_sql(
