@@ -18,7 +18,7 @@ from dtml.evaluation.ranking import (
     score_ranking,
 )
 from dtml.markets import Market, load_market, load_market_file
-from dtml.markets.definition import Leg
+from dtml.markets.definition import LEGS, Leg
 from dtml.own.code import OwnCode, fit, scored
 from dtml.own.process import IsolatedCode
 from dtml.pages.figures import between, counted, figure
@@ -123,10 +123,12 @@ class Study:
         first: Day,
         last: Day | None = None,
         *,
-        prices: Path | None = None,
-        index: Path | None = None,
+        prices: str | Path | None = None,
+        index: str | Path | None = None,
         leg: Leg = "next_close",
     ) -> None:
+        if leg not in LEGS:
+            raise UsageError(f"unknown leg {leg!r}: choose one of {', '.join(LEGS)}")
         if str(market).endswith(".toml"):
             loaded = load_market_file(Path(market))
         else:
@@ -134,8 +136,8 @@ class Study:
         source = open_source(
             "files" if prices else loaded.source,
             loaded,
-            prices=prices,
-            index=index,
+            prices=Path(prices) if prices else None,
+            index=Path(index) if index else None,
         )
         self.market = loaded
         # The source is opened first, because it may have to say which stocks there are.
@@ -146,6 +148,8 @@ class Study:
         end = last_closed_session(loaded.calendar, datetime.now(UTC))
         if last:
             end = min(pd.Timestamp(last).date(), end)
+        if start > end:
+            raise UsageError(f"first, {start}, is after the last session, {end}: give earlier days")
         self.leg = leg
         self.bars = _good_bars(self.market, source, start, end)
         self._panel = market_panel(self.market, self.bars)

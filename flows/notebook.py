@@ -3,6 +3,8 @@
 from datetime import date
 from pathlib import Path
 
+import pandas as pd
+
 from db.engine import reading
 from db.rows import rankings
 from flows.markets.opened import RunRequest, choose_as_of
@@ -22,10 +24,10 @@ class Night:
     def __init__(
         self,
         market: str | Path,
-        as_of: date | None = None,
+        as_of: str | date | None = None,
         *,
-        prices: Path | None = None,
-        index: Path | None = None,
+        prices: str | Path | None = None,
+        index: str | Path | None = None,
     ) -> None:
         market_file = None
         if str(market).endswith(".toml"):
@@ -33,11 +35,12 @@ class Night:
         request = RunRequest(
             market=Path(market).stem,
             market_file=market_file,
-            prices=prices,
-            index=index,
+            prices=Path(prices) if prices else None,
+            index=Path(index) if index else None,
         )
+        day = None if as_of is None else pd.Timestamp(as_of).date()
         context = open_context(request)
-        result = night.run_night(context, choose_as_of(context, as_of))
+        result = night.run_night(context, choose_as_of(context, day))
         self.row = result.row
         self.report = result.report
         with reading(context.engine) as conn:
