@@ -81,7 +81,7 @@ def test_a_stock_counts_while_it_is_a_constituent(made: MarketContext) -> None:
 def test_fetched_by_days_and_by_stocks_it_is_the_same_as_fetched_at_once(
     made: MarketContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch, "SYMBOLS_AT_ONCE", 2)
+    monkeypatch.setattr(fetch, "SYMBOLS_AT_ONCE", 4)
     source = made.source
     assert isinstance(source, FrameSource)
     for bars in (source.bars, halted := STOCKS.copy()):

@@ -61,25 +61,26 @@ def test_a_night_warns_of_a_symbol_in_the_store_and_on_its_page_until_the_source
     assert warned(context) == []
 
 
-def without_dividends(symbol: str) -> pd.DataFrame:
-    """The bars, with no dividend of a stock recorded or taken out of its adjusted close."""
-    bars = BARS.astype({"volume": float})
-    mine = bars["symbol"] == symbol
+STOCKS = ["L01", "L02", "L03", "F01A", "F01B"]
+
+
+def without_dividends() -> pd.DataFrame:
+    """Bars of which no dividend of these stocks is recorded or taken out of an adjusted close."""
+    bars = BARS[BARS["session"] >= "2023-09-01"].astype({"volume": float})
+    mine = bars["symbol"].isin(STOCKS)
     bars.loc[mine, "adj_close"] = bars.loc[mine, "close"]
     bars.loc[mine, "dividend"] = np.nan
     return bars
 
 
-PLAIN = without_dividends("L01")[lambda bars: bars["session"] >= "2023-09-01"]
+PLAIN = without_dividends()
 
 
-def again(factor: float, volume: float = 1.0) -> pd.DataFrame:
-    """The bars with all prices of L01 multiplied by `factor`, and its volumes by `volume`."""
-    bars = PLAIN.copy()
-    mine = bars["symbol"] == "L01"
+def multiply(bars: pd.DataFrame, symbol: str, factor: float, volume: float = 1.0) -> None:
+    """Multiply all prices of a stock by `factor`, and its volumes by `volume`."""
+    mine = bars["symbol"] == symbol
     bars.loc[mine, ["open", "high", "low", "close", "adj_close"]] *= factor
     bars.loc[mine, "volume"] *= volume
-    return bars
 
 
 def closes(context: MarketContext, symbol: str) -> "pd.Series[float]":
@@ -108,43 +109,53 @@ def test_a_stock_that_hardly_moves_is_no_twin() -> None:
     assert twin_stocks(flat, "^IDX").empty
 
 
-@pytest.mark.parametrize("factor", [100.0, 0.001])
-def test_bars_in_another_unit_are_rejected_and_the_past_stays(
-    context: MarketContext, factor: float
-) -> None:
+def test_bars_in_another_unit_are_rejected_and_the_past_stays(context: MarketContext) -> None:
+    factors = {"L01": 100.0, "L02": 0.001}
     fetch_bars(replace(context, source=FrameSource(PLAIN)), AS_OF)
-    before = closes(context, "L01")
-    other = replace(context, source=FrameSource(again(factor)))
-    found = fetch_bars(other, NEXT)
-    assert set(found.rejected["reason"]) == {"other_unit"}
-    assert set(found.rejected["symbol"]) == {"L01"}
-    assert pd.Timestamp(NEXT) in set(found.rejected["session"])
-    pd.testing.assert_series_equal(closes(context, "L01"), before)
+    before = {symbol: closes(context, symbol) for symbol in factors}
+    bars = PLAIN.copy()
+    for symbol, factor in factors.items():
+        multiply(bars, symbol, factor)
+    other = replace(context, source=FrameSource(bars))
+    rejected = fetch_bars(other, NEXT).rejected
+    assert set(rejected["reason"]) == {"other_unit"}
+    assert set(rejected.loc[rejected["session"] == pd.Timestamp(NEXT), "symbol"]) == {*factors}
+    assert set(rejected["symbol"]) == {*factors}
+    for symbol, expected in before.items():
+        pd.testing.assert_series_equal(closes(context, symbol), expected)
     fetch_bars(other, NEXT, whole=True)  # the user says that it is right
-    assert closes(context, "L01").iloc[0] == pytest.approx(before.iloc[0] * factor)
-    assert warned(context) == ["L01"]
+    for symbol, factor in factors.items():
+        assert closes(context, symbol).iloc[0] == pytest.approx(before[symbol].iloc[0] * factor)
+    assert warned(context) == [*factors]
 
 
-@pytest.mark.parametrize(
-    ("factor", "volume", "split", "named"),
-    [
-        (0.5, 2.0, np.nan, True),
-        (0.5, 2.0, 2.0, False),
-        (0.1, 10.0, 10.0, False),
-        (0.1, 10.0, np.nan, True),  # a split, as the volumes say, without its record
-        (0.97, 1.0, np.nan, False),  # closes that are adjusted for a dividend
-    ],
-)
+MULTIPLIED = [
+    (0.5, 2.0, np.nan, True),
+    (0.5, 2.0, 2.0, False),
+    (0.1, 10.0, 10.0, False),
+    (0.1, 10.0, np.nan, True),  # a split, as the volumes say, without its record
+    (0.97, 1.0, np.nan, False),  # closes that are adjusted for a dividend
+]
+
+
 def test_a_past_that_is_multiplied_is_named_unless_a_split_or_a_dividend_explains_it(
-    context: MarketContext, factor: float, volume: float, split: float, named: bool
+    context: MarketContext,
 ) -> None:
     fetch_bars(replace(context, source=FrameSource(PLAIN)), AS_OF)
-    before = closes(context, "L01")
-    bars = again(factor, volume)
-    bars.loc[(bars["symbol"] == "L01") & (bars["session"] == pd.Timestamp(NEXT)), "split"] = split
+    before = {symbol: closes(context, symbol).iloc[0] for symbol in STOCKS}
+    bars = PLAIN.copy()
+    for symbol, (factor, volume, split, _) in zip(STOCKS, MULTIPLIED, strict=True):
+        multiply(bars, symbol, factor, volume)
+        is_next = (bars["symbol"] == symbol) & (bars["session"] == pd.Timestamp(NEXT))
+        bars.loc[is_next, "split"] = split
     found = fetch_bars(replace(context, source=FrameSource(bars)), NEXT)
     assert found.rejected.empty
-    assert found.restated == ["L01"]
-    reasons = found.doubtful.set_index("symbol")["reason"].to_dict()
-    assert reasons == ({"L01": "rescaled_past"} if named else {})
-    assert closes(context, "L01").iloc[0] == pytest.approx(before.iloc[0] * factor)
+    assert sorted(found.restated) == sorted(STOCKS)
+    named = dict(zip(found.doubtful["symbol"], found.doubtful["reason"], strict=True))
+    assert named == {
+        symbol: "rescaled_past"
+        for symbol, (*_, is_named) in zip(STOCKS, MULTIPLIED, strict=True)
+        if is_named
+    }
+    for symbol, (factor, *_) in zip(STOCKS, MULTIPLIED, strict=True):
+        assert closes(context, symbol).iloc[0] == pytest.approx(before[symbol] * factor)
