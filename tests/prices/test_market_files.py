@@ -103,23 +103,16 @@ def test_no_code_runs_that_only_a_store_names(
             read_market("mine")
 
 
-def test_a_name_that_neither_the_package_nor_the_store_knows_is_refused(
-    mine: Path, command: Command
-) -> None:
-    with pytest.raises(UsageError, match="unknown market 'mien'"):
-        read_market("mien")
-    mine.write_text("title = 1")
-    code, _, complaint = command("fetch", "mine", "--as-of", str(AS_OF))
-    assert (code, f"{mine}: title: expected text" in " ".join(complaint.split())) == (2, True), (
-        complaint
-    )
-
-
-def test_markets_lists_it_and_a_fetch_with_nothing_due_says_that_it_read_nothing(
+def test_a_fetched_market_is_listed_reads_nothing_twice_and_no_other_name_is_known(
     mine: Path, command: Command
 ) -> None:
     assert "mine" in [each["market"] for each in json.loads(command("markets", "--json")[1])]
-    code, said, _ = command("fetch", "mine", "--as-of", str(AS_OF))
-    assert code == 0
-    assert "0 symbols requested" in said
-    assert "so none were read" in said
+    again = ("fetch", "mine", "--as-of", str(AS_OF))
+    code, said, _ = command(*again)
+    assert (code, "0 symbols requested" in said, "so none were read" in said) == (0, True, True)
+    with pytest.raises(UsageError, match="unknown market 'mien'"):
+        read_market("mien")
+    mine.write_text("title = 1")
+    code, _, complaint = command(*again)
+    assert code == 2
+    assert f"{mine}: title: expected text" in " ".join(complaint.split()), complaint
