@@ -4,15 +4,13 @@ It knows nothing of the inside. After a wanted change, `python -m tests.acceptan
 anew and prints what changed.
 """
 
-from pathlib import Path
-
 import pytest
 
 from tests.acceptance.record import differences, here, live, read
 
 
 @pytest.mark.slow
-def test_what_a_user_sees_is_what_it_was(tmp_path: Path, prefect_api: str) -> None:
+def test_what_a_user_sees_is_what_it_was(tmp_path, prefect_api):
     made_with, facts = read()
     found = differences(facts, live(tmp_path, prefect_api), is_exact=made_with == here())
     assert not (changed := list(found)), "\n".join(changed)

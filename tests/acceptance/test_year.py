@@ -3,8 +3,6 @@
 import json
 from datetime import date
 from hashlib import sha256
-from pathlib import Path
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -24,12 +22,12 @@ FIRST, LAST = date(2023, 7, 10), date(2024, 7, 5)
 @pytest.mark.soak
 @pytest.mark.slow
 def test_a_night_of_every_second_month_of_a_year_is_frozen_and_replays_to_the_last_bit(
-    tmp_path: Path, prefect_api: str
-) -> None:
+    tmp_path, prefect_api
+):
     (tmp_path / "acc.toml").write_text((HERE / "acc.toml").read_text())
     folders = {"DTML_DATA": str(tmp_path / "data"), "DTML_REPORTS": str(tmp_path / "reports")}
 
-    def dtml(line: str) -> Any:
+    def dtml(line):
         code, said, complaint = run_in(tmp_path, folders, prefect_api, *line.split())
         assert code == 0, f"{line}: {complaint}"
         return json.loads(said)
@@ -49,9 +47,7 @@ def test_a_night_of_every_second_month_of_a_year_is_frozen_and_replays_to_the_la
 
 @pytest.mark.soak
 @pytest.mark.slow
-def test_90_frozen_nights_are_equal_until_a_bit_of_one_close_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_90_frozen_nights_are_equal_until_a_bit_of_one_close_changes(tmp_path, monkeypatch):
     monkeypatch.setenv("DTML_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("DTML_REPORTS", str(tmp_path / "reports"))
     weights = tmp_path / "data" / "models" / "made.safetensors"

@@ -1,14 +1,13 @@
 """A backtest is the nights it stands for; whatever interrupts it, the rows are the same."""
 
 import re
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
 import numpy as np
 import pandas as pd
 import pytest
-from sqlalchemy import Engine, update
+from sqlalchemy import update
 
 from db import tables
 from db.engine import reading, transaction
@@ -19,24 +18,18 @@ from db.save import save
 from dtml.errors import DtmlError, UsageError
 from dtml.pages.rendering import said
 from dtml.prices.sessions import previous_session, session_close, session_open, sessions_between
-from flows.markets.opened import RunRequest
-from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
 from flows.settings import page_of
 from flows.studies import backtest as backtest_module
 from flows.studies.backtest import (
-    Backtest,
     Fold,
-    FoldRun,
-    Job,
     one_by_one,
     open_backtest,
     run_fold,
 )
 from flows.studies.study import run_study, study_id
 from tests.support.backtest_market import FIRST, LAST, backtest_of, context_of
-from tests.support.commands import Command
 from tests.support.kinds import sqlite_alone
 from tests.support.nights import BARS
 from tests.support.stores import counts
@@ -44,12 +37,12 @@ from tests.support.stores import counts
 pytestmark = pytest.mark.slow
 
 
-def predictions(backtest: Backtest) -> pd.DataFrame:
+def predictions(backtest):
     with reading(backtest.context.engine) as conn:
         return query(conn, "backtest_predictions", backtest=backtest.id)
 
 
-def everything(backtest: Backtest) -> dict[str, pd.DataFrame]:
+def everything(backtest):
     """All rows that a backtest leaves, but for when they were written and how long it took."""
     names = ("backtest_fold", "backtest_score", "backtest_return", "backtest_portfolio")
     with reading(backtest.context.engine) as conn:
@@ -60,11 +53,11 @@ def everything(backtest: Backtest) -> dict[str, pd.DataFrame]:
 
 @pytest.mark.soak
 def test_one_process_at_a_time_makes_a_backtest_and_a_rerun_trains_nothing_and_adds_no_row(
-    run_request: RunRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    run_request, monkeypatch
+):
     backtest = backtest_of(run_request)
 
-    def meanwhile(jobs: Sequence[Job]) -> Iterator[FoldRun]:
+    def meanwhile(jobs):
         with pytest.raises(DtmlError, match="another process"):
             run_study(backtest_of(run_request))
         yield from one_by_one(jobs)
@@ -86,8 +79,8 @@ def test_one_process_at_a_time_makes_a_backtest_and_a_rerun_trains_nothing_and_a
     ("run_request", "store_url"), [("shared", "sqlite"), ("per_stock", "postgresql")], indirect=True
 )
 def test_a_prediction_of_a_backtest_is_the_one_that_its_night_makes(
-    run_request: RunRequest,
-) -> None:
+    run_request,
+):
     last = date(2024, 3, 14)  # in the second fold
     backtest = backtest_of(run_request, last=last)
     run_study(backtest)
@@ -106,7 +99,7 @@ def test_a_prediction_of_a_backtest_is_the_one_that_its_night_makes(
 
 
 @pytest.mark.soak
-def test_a_stock_is_in_the_backtest_only_while_it_was_a_member(run_request: RunRequest) -> None:
+def test_a_stock_is_in_the_backtest_only_while_it_was_a_member(run_request):
     backtest = backtest_of(run_request, retrain_every=20)
     result = run_study(backtest)
     made = predictions(backtest)
@@ -122,16 +115,16 @@ def test_a_stock_is_in_the_backtest_only_while_it_was_a_member(run_request: RunR
 
 
 @pytest.mark.soak
-def test_an_interrupted_backtest_goes_on_at_the_fold_it_was_in(run_request: RunRequest) -> None:
+def test_an_interrupted_backtest_goes_on_at_the_fold_it_was_in(run_request):
     backtest = backtest_of(run_request)
-    trained: list[int] = []
+    trained = []
 
-    def cut_short(jobs: Sequence[Job]) -> Iterator[FoldRun]:
+    def cut_short(jobs):
         yield run_fold(jobs[2])  # on several machines the last one may be done first
         yield run_fold(jobs[0])
         raise KeyboardInterrupt
 
-    def counted(jobs: Sequence[Job]) -> Iterator[FoldRun]:
+    def counted(jobs):
         for job in jobs:
             trained.append(job.fold.number)
             yield run_fold(job)
@@ -153,8 +146,8 @@ def test_an_interrupted_backtest_goes_on_at_the_fold_it_was_in(run_request: RunR
 
 @pytest.mark.soak
 def test_a_night_that_would_be_refused_has_no_prediction_and_its_reason_is_kept(
-    run_request: RunRequest,
-) -> None:
+    run_request,
+):
     backtest = backtest_of(run_request)
     with backtest.context.engine.begin() as conn:
         conn.exec_driver_sql(
@@ -171,7 +164,7 @@ def test_a_night_that_would_be_refused_has_no_prediction_and_its_reason_is_kept(
 
 
 @pytest.mark.soak
-def test_a_warm_start_goes_on_from_the_fold_before(run_request: RunRequest) -> None:
+def test_a_warm_start_goes_on_from_the_fold_before(run_request):
     warm = replace(run_request, overrides={"warm_start": True})
     found = []
     for request in (run_request, warm):
@@ -187,7 +180,7 @@ def test_a_warm_start_goes_on_from_the_fold_before(run_request: RunRequest) -> N
         open_backtest(warm, backtest_of(warm).plan, workers=2)
 
 
-def test_spans_that_cannot_be_walked_are_the_users_mistake(run_request: RunRequest) -> None:
+def test_spans_that_cannot_be_walked_are_the_users_mistake(run_request):
     for changes, complaint in (
         ({"last": date(2024, 6, 20)}, r"2024-05-31.*2024-06-20"),
         ({"first": date(2024, 4, 1)}, "is after"),
@@ -212,8 +205,8 @@ def test_spans_that_cannot_be_walked_are_the_users_mistake(run_request: RunReque
 
 @pytest.mark.soak
 def test_what_a_backtest_reads_decides_which_it_is_and_nothing_else_does(
-    run_request: RunRequest,
-) -> None:
+    run_request,
+):
     """A portfolio compares no price before a rejected leap with one after it."""
     context = context_of(run_request)
     first = run_study(backtest_of(run_request))
@@ -238,7 +231,7 @@ def test_what_a_backtest_reads_decides_which_it_is_and_nothing_else_does(
     assert one["checkpoint_hash"] == other["checkpoint_hash"]
 
 
-def reject(context: MarketContext, day: date) -> None:
+def reject(context, day):
     leap = pd.DataFrame({"symbol": ["L01"], "session": pd.to_datetime([day])})
     leap = leap.assign(reason="unexplained_return", value="+0.900")
     with transaction(context.engine) as conn:
@@ -262,16 +255,14 @@ def reject(context: MarketContext, day: date) -> None:
         *((f"--half-spread {cost}", f"'{cost}'") for cost in ("nan", "inf", "-1", "10001", "low")),
     ],
 )
-def test_a_command_that_cannot_be_run_is_the_users_mistake(
-    wrong: str, named: str, command: Command
-) -> None:
+def test_a_command_that_cannot_be_run_is_the_users_mistake(wrong, named, command):
     span = f"--from {FIRST} --to {LAST}"
     code, _, complaint = command("backtest", "kdd17", *span.split(), *wrong.split())
     assert code == 2
     assert named in complaint
 
 
-def know_each_evening(engine: Engine) -> None:
+def know_each_evening(engine):
     """Date each stored bar as if it had been fetched two hours after its session."""
     with transaction(engine) as conn:
         for day in BARS["session"].dt.date.unique():
@@ -281,7 +272,7 @@ def know_each_evening(engine: Engine) -> None:
             )
 
 
-def restate(engine: Engine) -> None:
+def restate(engine):
     """Correct every price by up to 2 %, today."""
     ratio = 1 + 0.02 * np.random.default_rng(0).random(len(BARS))
     named = ["open", "high", "low", "close", "adj_close"]
@@ -292,7 +283,7 @@ def restate(engine: Engine) -> None:
         prices.append_prices(conn, "past", bars, source="simulated", known_at=datetime.now(UTC))
 
 
-def made(run_request: RunRequest, prices_known: str) -> pd.DataFrame:
+def made(run_request, prices_known):
     """The predictions of a backtest of one fold."""
     backtest = backtest_of(run_request, retrain_every=21, prices_known=prices_known)
     result = run_study(backtest)
@@ -309,8 +300,8 @@ def made(run_request: RunRequest, prices_known: str) -> pd.DataFrame:
 @pytest.mark.soak
 @sqlite_alone
 def test_a_restatement_changes_a_backtest_on_prices_known_now_and_none_on_those_known_then(
-    run_request: RunRequest, engine: Engine
-) -> None:
+    run_request, engine
+):
     know_each_evening(engine)
     before = made(run_request, "then")
     restate(engine)
@@ -319,13 +310,13 @@ def test_a_restatement_changes_a_backtest_on_prices_known_now_and_none_on_those_
 
 
 @sqlite_alone
-def test_a_store_that_was_filled_later_knew_nothing_then(run_request: RunRequest) -> None:
+def test_a_store_that_was_filled_later_knew_nothing_then(run_request):
     day = previous_session("XNYS", FIRST)
     with pytest.raises(UsageError, match=f"bars of past:.*{day}"):
         backtest_of(run_request, prices_known="then")
 
 
-def test_the_id_of_a_study_depends_on_the_prices_that_it_reads() -> None:
+def test_the_id_of_a_study_depends_on_the_prices_that_it_reads():
     restated = BARS.assign(close=1.01 * BARS["close"])
     first, again, other = (study_id("any", FIRST, [], bars) for bars in (BARS, BARS, restated))
     assert first == again != other

@@ -6,16 +6,13 @@ from datetime import date
 
 import pandas as pd
 import pytest
-from sqlalchemy import Connection, Engine
 
 from db.admin.checks import check_store
 from db.engine import reading
 from db.read import query, read
 from dtml.backtest.performance import deflated_sharpe, session_sharpe
 from dtml.markets.definition import Costs
-from flows.markets.opened import RunRequest
 from flows.nightly.night import run_night
-from flows.studies.backtest import Backtest
 from flows.studies.study import run_study
 from tests.support.backtest_market import backtest_of, context_of
 from tests.support.bounds import as_drawn, in_float64
@@ -28,15 +25,15 @@ COSTS = Costs(commission=7.0, half_spread=11.0, borrow=900.0)
 LEADER = "instrument_id = (select id from instrument where market = 'past' and symbol = 'L01')"
 
 
-def unusual(run_request: RunRequest) -> Backtest:
+def unusual(run_request):
     return backtest_of(run_request, retrain_every=20, top=TOP, max_weight=MAX_WEIGHT, costs=COSTS)
 
 
-def predicted(backtest: Backtest) -> dict[pd.Timestamp, dict[str, float]]:
+def predicted(backtest):
     """The probabilities of each session predicted, by symbol, as they are stored."""
     with reading(backtest.context.engine) as conn:
         made = query(conn, "backtest_predictions", backtest=backtest.id)
-    chances: dict[pd.Timestamp, dict[str, float]] = {target: {} for target in made["target"]}
+    chances = {target: {} for target in made["target"]}
     for target, symbol, probability in zip(
         made["target"], made["symbol"], made["probability"], strict=True
     ):
@@ -44,7 +41,7 @@ def predicted(backtest: Backtest) -> dict[pd.Timestamp, dict[str, float]]:
     return chances
 
 
-def stored_returns(backtest: Backtest) -> dict[str, pd.DataFrame]:
+def stored_returns(backtest):
     with reading(backtest.context.engine) as conn:
         returns = read(conn, "backtest_return", backtest_id=backtest.id)
     return {
@@ -55,9 +52,9 @@ def stored_returns(backtest: Backtest) -> dict[str, pd.DataFrame]:
 
 @pytest.mark.soak
 def test_what_other_backtests_of_the_market_tried_deflates_the_next_one(
-    run_request: RunRequest,
-) -> None:
-    trials: list[float] = []
+    run_request,
+):
+    trials = []
     for backtest in (unusual(run_request), backtest_of(run_request, retrain_every=20)):
         result = run_study(backtest)
         net = {name: rows["net"].to_numpy() for name, rows in stored_returns(backtest).items()}
@@ -70,9 +67,7 @@ def test_what_other_backtests_of_the_market_tried_deflates_the_next_one(
 
 
 @pytest.mark.soak
-def test_a_move_that_only_a_recorded_split_excuses_is_no_outcome(
-    run_request: RunRequest, engine: Engine
-) -> None:
+def test_a_move_that_only_a_recorded_split_excuses_is_no_outcome(run_request, engine):
     """L01 is worth ten times as much from 2024-03-12 on, whose bar has a split."""
     with engine.begin() as conn:
         multiply(conn, 10, f"session >= '2024-03-12' and {LEADER}")
@@ -86,9 +81,7 @@ def test_a_move_that_only_a_recorded_split_excuses_is_no_outcome(
 
 
 @pytest.mark.soak
-def test_a_move_that_the_checks_refused_is_no_profit_and_is_counted(
-    run_request: RunRequest, engine: Engine
-) -> None:
+def test_a_move_that_the_checks_refused_is_no_profit_and_is_counted(run_request, engine):
     """L01 is worth ten times as much from 2024-03-12 on, whose bar was rejected."""
     with engine.begin() as conn:
         multiply(conn, 10, f"session >= '2024-03-12' and {LEADER}")
@@ -110,9 +103,7 @@ def test_a_move_that_the_checks_refused_is_no_profit_and_is_counted(
 
 
 @pytest.mark.soak
-def test_a_backtest_that_changes_the_outcomes_of_a_night_scores_it_again(
-    run_request: RunRequest, engine: Engine
-) -> None:
+def test_a_backtest_that_changes_the_outcomes_of_a_night_scores_it_again(run_request, engine):
     """All prices before the session that the first night predicted are restated
     to four fifths: every stock rose by about a quarter.
     """
@@ -129,7 +120,7 @@ def test_a_backtest_that_changes_the_outcomes_of_a_night_scores_it_again(
     assert after["rises"].tolist() == after["n"].tolist() != []
 
 
-def multiply(conn: Connection, factor: float, which: str) -> None:
+def multiply(conn, factor, which):
     """Restate prices of the store."""
     names = ("open", "high", "low", "close", "adj_close")
     multiplied = ", ".join(f"{name} = {factor} * {name}" for name in names)

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -33,7 +32,7 @@ ROWS = {
 }
 
 
-def environment_of(home: Path) -> dict[str, str]:
+def environment_of(home):
     return {
         "DTML_DATA": str(home / "data"),
         "DTML_REPORTS": str(home / "reports"),
@@ -41,7 +40,7 @@ def environment_of(home: Path) -> dict[str, str]:
     }
 
 
-def run_here(home: Path, prefect_api: str, *arguments: str) -> tuple[int, str, str]:
+def run_here(home, prefect_api, *arguments):
     """The command in this process."""
     return run_in(
         home,
@@ -55,7 +54,7 @@ def run_here(home: Path, prefect_api: str, *arguments: str) -> tuple[int, str, s
     )
 
 
-def run_killed(home: Path, prefect_api: str) -> subprocess.CompletedProcess[str]:
+def run_killed(home, prefect_api):
     """The command in a process of its own, two of whose workers train folds until one is killed."""
     command = [str(DTML), "backtest", "--market-file", "past.toml", *SPAN]
     with subprocess.Popen(
@@ -75,7 +74,7 @@ def run_killed(home: Path, prefect_api: str) -> subprocess.CompletedProcess[str]
         return subprocess.CompletedProcess(command, process.returncode, said, erred)
 
 
-def kill_a_worker(process: subprocess.Popen[str]) -> None:
+def kill_a_worker(process):
     """End one of the processes that train folds, as the system does when memory runs out."""
     while process.poll() is None:
         threads = Path(f"/proc/{process.pid}/task").glob("*/children")
@@ -90,7 +89,7 @@ def kill_a_worker(process: subprocess.Popen[str]) -> None:
 
 
 @contextmanager
-def dask_cluster(home: Path) -> Iterator[str]:
+def dask_cluster(home):
     """A scheduler and one worker process of its own, as on a cluster: the store
     and the folders are shared.
     """
@@ -110,7 +109,7 @@ def dask_cluster(home: Path) -> Iterator[str]:
         yield cluster.scheduler_address
 
 
-def rows(home: Path) -> dict[str, pd.DataFrame]:
+def rows(home):
     engine = open_engine(f"sqlite:///{home / 'store.sqlite'}", read_only=True)
     return {
         name: select(engine, sql).drop(columns="backtest_id", errors="ignore")
@@ -119,7 +118,7 @@ def rows(home: Path) -> dict[str, pd.DataFrame]:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Path:
+def whole(tmp_path_factory, prefect_api):
     """A home in which the backtest ran in one process."""
     home = tmp_path_factory.mktemp("serial")
     (home / "past.toml").write_text(MARKET.format(normalisation="shared"))
@@ -135,16 +134,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory, prefect_api: str) -> Path:
     return home
 
 
-def assert_same_rows(home: Path, whole: Path) -> None:
+def assert_same_rows(home, whole):
     expected = rows(whole)
     for name, frame in rows(home).items():
         pd.testing.assert_frame_equal(frame, expected[name], check_exact=True, obj=name)
 
 
 @pytest.mark.soak
-def test_folds_give_the_same_rows_on_a_cluster(
-    whole: Path, tmp_path: Path, prefect_api: str
-) -> None:
+def test_folds_give_the_same_rows_on_a_cluster(whole, tmp_path, prefect_api):
     (tmp_path / "past.toml").write_text((whole / "past.toml").read_text())
     with dask_cluster(tmp_path) as address:
         code, _, complaint = run_here(
@@ -156,8 +153,8 @@ def test_folds_give_the_same_rows_on_a_cluster(
 
 @pytest.mark.soak
 def test_a_backtest_whose_worker_was_killed_says_why_it_ended_and_goes_on_to_the_same_rows(
-    whole: Path, tmp_path: Path, prefect_api: str
-) -> None:
+    whole, tmp_path, prefect_api
+):
     """Two processes train its folds both times, and the rows are those of one."""
     (tmp_path / "past.toml").write_text((whole / "past.toml").read_text())
     killed = run_killed(tmp_path, prefect_api)

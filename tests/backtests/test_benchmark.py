@@ -4,12 +4,10 @@ is read once, what is kept.
 
 from dataclasses import replace
 from datetime import date
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from sqlalchemy import Engine
 
 from db.engine import reading
 from db.rows import predictions, runs
@@ -23,7 +21,6 @@ from dtml.published import SETS, Figure, PublishedSet, Recipe, grid, shortened
 from dtml.training import TrainingConfig
 from flows.commands.benchmark import require_index_with_prices, run_published
 from flows.markets.opened import RunRequest
-from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
 from flows.settings import page_of
 from flows.studies import published
@@ -58,19 +55,19 @@ DTML_ALONE = replace(PAPER, recipes={"dtml": PAPER.recipes["dtml"]})
 
 
 @pytest.fixture
-def whole(context: MarketContext) -> MarketContext:
+def whole(context):
     """A market context whose fetches reach back to the first session."""
     return replace(context, experiment=replace(context.experiment, train_sessions=None))
 
 
 @pytest.fixture
-def stored(whole: MarketContext) -> MarketContext:
+def stored(whole):
     fetch_bars(whole, AS_OF)
     return whole
 
 
 @pytest.fixture
-def measured(whole: MarketContext) -> PublishedExperiment:
+def measured(whole):
     """The experiment in a store that holds its benchmark: run once, and copied on SQLite."""
     if whole.engine.dialect.name == "sqlite":
         copy_kept(made_once("benchmark", lambda folder: _measure_in(folder, whole)), whole.engine)
@@ -79,32 +76,30 @@ def measured(whole: MarketContext) -> PublishedExperiment:
     return PublishedExperiment(whole, PAPER, seeds=(0, 1))
 
 
-def _measure_in(folder: Path, context: MarketContext) -> None:
+def _measure_in(folder, context):
     with apart(folder, context) as own:
         _measure(own)
 
 
-def _measure(context: MarketContext) -> None:
+def _measure(context):
     fetch_bars(context, AS_OF)
     run_study(PublishedExperiment(context, PAPER, seeds=(0, 1)))
 
 
 @pytest.mark.soak
 @sqlite_alone
-def test_nothing_of_the_test_span_is_loaded_before_everything_is_chosen(
-    stored: MarketContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: list[tuple[str, date]] = []
+def test_nothing_of_the_test_span_is_loaded_before_everything_is_chosen(stored, monkeypatch):
+    read = []
     prices = stored_prices.prices
 
-    def watched(conn: object, market: str, first: date, last: date, **rest: object) -> pd.DataFrame:
+    def watched(conn, market, first, last, **rest):
         read.append((stage, last))
         return prices(conn, market, first, last, **rest)
 
     stage = "before"
     monkeypatch.setattr(stored_prices, "prices", watched)
 
-    def staged(name: str, work: object) -> object:
+    def staged(name, work):
         nonlocal stage
         stage = name
         return work()
@@ -117,8 +112,8 @@ def test_nothing_of_the_test_span_is_loaded_before_everything_is_chosen(
 
 @pytest.mark.soak
 def test_a_benchmark_is_stored_with_its_runs_predictions_and_scores_and_read_once(
-    measured: PublishedExperiment, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    measured, monkeypatch
+):
     monkeypatch.setattr(PublishedExperiment, "read_test", lambda _: pytest.fail("read again"))
     found = run_study(measured)
     scores = found.scores.set_index(["protocol", "predictor"])
@@ -142,9 +137,7 @@ def test_a_benchmark_is_stored_with_its_runs_predictions_and_scores_and_read_onc
 
 @pytest.mark.soak
 @sqlite_alone
-def test_the_grid_keeps_what_validation_chose_and_shows_every_configuration(
-    stored: MarketContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_grid_keeps_what_validation_chose_and_shows_every_configuration(stored, monkeypatch):
     small = PAPER.recipes["dtml"]
     others = [replace(small, model=replace(small.model, beta=beta)) for beta in (0.01, 1.0)]
     monkeypatch.setattr("flows.studies.published.grid", lambda recipe: [*others, recipe])
@@ -159,7 +152,7 @@ def test_the_grid_keeps_what_validation_chose_and_shows_every_configuration(
 
 
 @sqlite_alone
-def test_a_store_without_a_span_says_what_to_fetch(whole: MarketContext) -> None:
+def test_a_store_without_a_span_says_what_to_fetch(whole):
     fetch_bars(whole, date(2024, 6, 14))
     with pytest.raises(
         DtmlError,
@@ -176,8 +169,8 @@ def test_a_store_without_a_span_says_what_to_fetch(whole: MarketContext) -> None
 @pytest.mark.soak
 @sqlite_alone
 def test_a_set_that_is_known_to_end_early_is_scored_to_its_last_bar_and_says_so(
-    whole: MarketContext,
-) -> None:
+    whole,
+):
     fetch_bars(whole, date(2024, 6, 14))
     paper = replace(DTML_ALONE, data_until=date(2024, 6, 14), notes=("prices end on 2024-06-14",))
     found = run_study(PublishedExperiment(whole, paper, seeds=(0,)))
@@ -190,8 +183,8 @@ def test_a_set_that_is_known_to_end_early_is_scored_to_its_last_bar_and_says_so(
 
 @sqlite_alone
 def test_files_that_cannot_be_the_set_are_refused_before_anything_is_stored(
-    reader: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    reader, tmp_path, monkeypatch
+):
     monkeypatch.setattr("flows.commands.benchmark.SETS", {"simulated": DTML_ALONE})
     bars = BARS[BARS["session"] <= pd.Timestamp(AS_OF)].rename(columns={"session": "date"})
     is_index = bars["symbol"] == SIMULATED.index_symbol
@@ -206,7 +199,7 @@ def test_files_that_cannot_be_the_set_are_refused_before_anything_is_stored(
         "SIMX.*--index FILE": RunRequest("simulated", None, "files", prices),
     }
 
-    def benchmark(asked: RunRequest) -> None:
+    def benchmark(asked):
         require_index_with_prices(asked)
         run_published(asked, 2, None, with_grid=False)
 
@@ -216,7 +209,7 @@ def test_files_that_cannot_be_the_set_are_refused_before_anything_is_stored(
     assert sum(counts(reader).values()) == 0
 
 
-def test_the_published_recipes_are_those_of_the_paper() -> None:
+def test_the_published_recipes_are_those_of_the_paper():
     """Section 4.1 of Yoo et al.; 24 configurations, as epochs are no axis where
     the best one is kept.
     """

@@ -2,12 +2,10 @@
 
 from dataclasses import replace
 from datetime import date
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from sqlalchemy import Engine
 
 from dtml.evaluation.ranking import both_known, pearson_ics
 from dtml.pages.ranking import published_table
@@ -24,7 +22,7 @@ LEFT = date(2015, 9, 30)  # the last day of the first stock, which the last one 
 
 
 @pytest.fixture
-def files(tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Files:
+def files(tmp_path, engine, monkeypatch):
     """Bars in which the losers of a day rise on the session after the next one."""
     monkeypatch.setenv("DTML_DATABASE_URL", engine.url.render_as_string(hide_password=False))
     monkeypatch.setattr(csi300, "MARKET", csi300.MARKET.replace("300\nmem", f"{LISTED}\nmem"))
@@ -58,8 +56,8 @@ def files(tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Fi
 @pytest.mark.slow
 @sqlite_alone
 def test_our_rankers_stand_beside_the_published_figures_and_what_differs_is_said(
-    files: Files,
-) -> None:
+    files,
+):
     found = run_study(Csi300(files, (), 1))
     assert (found.row["leg"], found.row["folds"]) == ("second_close", 1)
     assert found.row["first"] == date(2016, 1, 4)
@@ -82,7 +80,7 @@ def test_our_rankers_stand_beside_the_published_figures_and_what_differs_is_said
     assert again.row["read_at"] == found.row["read_at"]  # stored, and not made again
 
 
-def test_the_correlation_of_a_day_is_pearson_s_on_the_stocks_that_have_both() -> None:
+def test_the_correlation_of_a_day_is_pearson_s_on_the_stocks_that_have_both():
     random = np.random.default_rng(13)
     scores, returns = random.normal(size=(2, 11, 17))
     scores[3, 5] = np.nan

@@ -42,9 +42,7 @@ RECORD = TrackRecord(
 
 @pytest.mark.slow
 @given(every=st.integers(1, 120), begin=st.integers(1, 60), length=st.integers(1, 36))
-def test_folds_predict_every_session_once_and_train_on_the_one_before(
-    every: int, begin: int, length: int
-) -> None:
+def test_folds_predict_every_session_once_and_train_on_the_one_before(every, begin, length):
     laid = folds(DAYS[begin - 1 : begin + length], every)
     predicted = [
         day for fold in laid for day in DAYS[(str(fold.first) <= DAYS) & (str(fold.last) >= DAYS)]
@@ -55,7 +53,7 @@ def test_folds_predict_every_session_once_and_train_on_the_one_before(
         assert DAYS[DAYS.get_loc(pd.Timestamp(fold.first)) - 1].date() == fold.as_of
 
 
-def long_calls(days: np.ndarray, stocks: slice = slice(None)) -> pd.DataFrame:
+def long_calls(days, stocks=slice(None)):
     """The model's directions one by one."""
     rows = [
         {
@@ -70,7 +68,7 @@ def long_calls(days: np.ndarray, stocks: slice = slice(None)) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def test_slices_score_as_the_calls_one_by_one_do() -> None:
+def test_slices_score_as_the_calls_one_by_one_do():
     scores = slice_scores(RECORD)
     mine = scores[(scores["predictor"] == "dtml") & (scores["protocol"] == "all")].set_index(
         ["slice", "value"]
@@ -93,7 +91,7 @@ def test_slices_score_as_the_calls_one_by_one_do() -> None:
     assert set(mine.index.get_level_values("slice")) == {"all", "fold", "year", "symbol"}
 
 
-def test_an_order_is_scored_as_the_correlation_of_ranks_of_each_day() -> None:
+def test_an_order_is_scored_as_the_correlation_of_ranks_of_each_day():
     scores = slice_scores(replace(RECORD, probability=MOVEMENT))
     found = scores.dropna(subset="rank_ic").set_index(["slice", "value"])
     assert found["rank_ic"].tolist() == in_float64([1.0] * len(found))
@@ -112,7 +110,7 @@ def test_an_order_is_scored_as_the_correlation_of_ranks_of_each_day() -> None:
     }
 
 
-def test_a_rolling_score_is_that_of_its_last_quarter() -> None:
+def test_a_rolling_score_is_that_of_its_last_quarter():
     rolling = rolling_figures(RECORD)
     mine = rolling[rolling["predictor"] == "dtml"].set_index("session")
     assert len(mine) == 97 - ROLLING_SESSIONS + 1

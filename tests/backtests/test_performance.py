@@ -20,19 +20,17 @@ from tests.support.bounds import as_printed, in_float64
 DAYS, RESAMPLES = 300, 499
 
 
-def track_of(
-    net: np.ndarray, turnover: float = 0.5, paid: float = 0.0, borrow: float = 0.0
-) -> pd.DataFrame:
+def track_of(net, turnover=0.5, paid=0.0, borrow=0.0):
     earned = {"net": net, "turnover": turnover, "borrow": borrow, "gross": net + paid + borrow}
     return pd.DataFrame(earned | {"settled": 0, "unbooked": 0.0})
 
 
 @pytest.fixture
-def net() -> np.ndarray:
+def net():
     return np.random.default_rng(0).normal(0.0005, 0.01, DAYS)
 
 
-def test_the_standard_statistics_are_those_of_empyrical(net: np.ndarray) -> None:
+def test_the_standard_statistics_are_those_of_empyrical(net):
     """Golden numbers printed by empyrical-reloaded 0.7.1 for these 300 returns:
     annual_return and so on.
     """
@@ -45,7 +43,7 @@ def test_the_standard_statistics_are_those_of_empyrical(net: np.ndarray) -> None
     assert found.sharpe_low < found.sharpe < found.sharpe_high
 
 
-def test_four_days_by_hand() -> None:
+def test_four_days_by_hand():
     """1 becomes 1.1, 0.99, 0.99 and 1.0395; mean 0.0125; deviations .0875,
     -.1125, -.0125, .0375 squared: .021875.
     """
@@ -67,11 +65,11 @@ def test_four_days_by_hand() -> None:
     assert np.isnan([found.sharpe_low, found.sharpe_high]).all()
 
 
-def test_a_loss_on_the_first_day_is_a_drawdown() -> None:
+def test_a_loss_on_the_first_day_is_a_drawdown():
     assert drawdown(np.array([-0.2, 0.1])) == in_float64([-0.2, -0.12])
 
 
-def test_without_trading_there_is_no_break_even_and_without_variation_no_sharpe() -> None:
+def test_without_trading_there_is_no_break_even_and_without_variation_no_sharpe():
     idle = track_of(np.zeros(DAYS), turnover=0.0)
     found = performance(idle, trials=[np.nan, 0.1], resamples=RESAMPLES)
     of_variation = (found.sharpe, found.sharpe_low, found.sharpe_high, found.deflated_sharpe)
@@ -79,7 +77,7 @@ def test_without_trading_there_is_no_break_even_and_without_variation_no_sharpe(
     assert (found.annual_return, found.annual_volatility, found.max_drawdown) == (0, 0, 0)
 
 
-def test_the_interval_of_the_sharpe_ratio_holds_the_true_one_about_95_times_in_100() -> None:
+def test_the_interval_of_the_sharpe_ratio_holds_the_true_one_about_95_times_in_100():
     """400 series of 131 independent days, of fat tails and a Sharpe ratio of 0.1 per session."""
     noise = np.random.default_rng(2).standard_t(5, (131, 400)) / np.sqrt(5 / 3)
     ends = [sharpe(each, resamples=RESAMPLES) for each in 0.01 * (noise + 0.1).T]
@@ -87,7 +85,7 @@ def test_the_interval_of_the_sharpe_ratio_holds_the_true_one_about_95_times_in_1
     assert 0.92 < np.mean([each.low < true < each.high for each in ends]) < 0.98
 
 
-def test_the_probabilistic_sharpe_ratio_by_hand() -> None:
+def test_the_probabilistic_sharpe_ratio_by_hand():
     """The formula of Bailey & Lopez de Prado (2012), worked out on paper.
 
     Of -1, 0, 0, 1, 2 percent: mean 0.4, deviations -1.4, -.4, -.4, .6, 1.6. Squares 1.96 .16 .16
@@ -104,7 +102,7 @@ def test_the_probabilistic_sharpe_ratio_by_hand() -> None:
     assert deflated_sharpe(net, [session_sharpe(net)]) == as_printed(0.7661, 4)
 
 
-def test_the_best_of_ten_tries_by_hand() -> None:
+def test_the_best_of_ten_tries_by_hand():
     """Ten ratios of sample variance 0.01: 0.1 times (1 - .577216) z(.9) + .577216 z(1 - .1 / e).
 
     Tables: z(.9) = 1.281552 and z(.963212) = 1.789240, so .541818 + 1.032777 = 1.574595.
@@ -115,8 +113,8 @@ def test_the_best_of_ten_tries_by_hand() -> None:
 
 
 def test_a_portfolio_is_told_from_the_index_on_the_same_sessions_though_their_own_intervals_meet(
-    net: np.ndarray,
-) -> None:
+    net,
+):
     """It follows the index and adds a little each session."""
     days = pd.bdate_range("2021-01-01", periods=DAYS)
     little = 0.0004 + 0.0002 * np.random.default_rng(12).standard_normal(DAYS)

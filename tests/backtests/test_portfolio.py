@@ -21,9 +21,7 @@ FILLS = ("next_open", "close")
 NAN = np.nan
 
 
-def quotes_of(
-    opened: list[list[float]] | np.ndarray, closed: list[list[float]] | np.ndarray | None = None
-) -> Quotes:
+def quotes_of(opened, closed=None):
     """Quotes of a row a session; without closes, a session closes where it opened."""
     first = np.array(opened, dtype=float)
     last = first if closed is None else np.array(closed, dtype=float)
@@ -31,7 +29,7 @@ def quotes_of(
 
 
 @pytest.fixture
-def quotes() -> Quotes:
+def quotes():
     walk = 100 * np.exp(
         0.02 * np.random.default_rng(1).standard_normal((2 * SESSIONS, STOCKS)).cumsum(axis=0)
     )
@@ -39,7 +37,7 @@ def quotes() -> Quotes:
 
 
 @pytest.fixture
-def probability() -> np.ndarray:
+def probability():
     chance = np.random.default_rng(2).random((SESSIONS, STOCKS))
     chance[np.random.default_rng(3).random((SESSIONS, STOCKS)) < 0.1] = NAN
     return chance
@@ -64,15 +62,13 @@ MOSTLY = [0.4, 0.9, NAN, 0.6, 0.7]
         ("weighted", 1, 1.0, [0.5, 0.5], [0, 0]),
     ],
 )
-def test_weights_by_hand(
-    form: str, top: int, max_weight: float, chance: list[float], held: list[float]
-) -> None:
+def test_weights_by_hand(form, top, max_weight, chance, held):
     found = positions(np.array([chance]), Strategy(form, top=top, max_weight=max_weight))
     assert found[0] == in_float64(held)
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_stocks_are_interchangeable(form: str, probability: np.ndarray, quotes: Quotes) -> None:
+def test_stocks_are_interchangeable(form, probability, quotes):
     order = np.random.default_rng(4).permutation(STOCKS)
     strategy = Strategy(form, top=3, max_weight=0.3)
     shuffled = replace(quotes, open=quotes.open[:, order], close=quotes.close[:, order])
@@ -82,7 +78,7 @@ def test_stocks_are_interchangeable(form: str, probability: np.ndarray, quotes: 
     )
 
 
-def test_three_stocks_and_three_days_by_hand() -> None:
+def test_three_stocks_and_three_days_by_hand():
     """Worked out on paper.
 
     Fills are the opens of the sessions 1 to 3, and the last of them is sold at the open of session
@@ -111,9 +107,7 @@ def test_three_stocks_and_three_days_by_hand() -> None:
 
 
 @pytest.mark.parametrize("fill", FILLS)
-def test_prices_after_the_exit_change_no_earlier_row(
-    fill: str, probability: np.ndarray, quotes: Quotes
-) -> None:
+def test_prices_after_the_exit_change_no_earlier_row(fill, probability, quotes):
     generator = np.random.default_rng(5)
     for prices in (quotes.open, quotes.close):
         prices[generator.random((SESSIONS, STOCKS)) < 0.2] = NAN
@@ -131,7 +125,7 @@ def test_prices_after_the_exit_change_no_earlier_row(
         pd.testing.assert_frame_equal(after[:count], before[:count])
 
 
-def test_the_last_prediction_has_no_row_until_its_exit_is_known(quotes: Quotes) -> None:
+def test_the_last_prediction_has_no_row_until_its_exit_is_known(quotes):
     strategy = Strategy("long", top=3, max_weight=1.0)
     weights = positions(np.random.default_rng(6).random((SESSIONS, STOCKS)), strategy)
     track = follow(weights, CALENDAR, quotes, strategy)
@@ -141,7 +135,7 @@ def test_the_last_prediction_has_no_row_until_its_exit_is_known(quotes: Quotes) 
 
 
 @pytest.mark.parametrize("fill", FILLS)
-def test_without_predictions_a_session_keeps_what_is_held(fill: str, quotes: Quotes) -> None:
+def test_without_predictions_a_session_keeps_what_is_held(fill, quotes):
     strategy = Strategy("long", fill, top=3, max_weight=1.0)
     chance = np.random.default_rng(7).random((SESSIONS, STOCKS))
     chance[[3, 4, 11]] = NAN
@@ -151,9 +145,7 @@ def test_without_predictions_a_session_keeps_what_is_held(fill: str, quotes: Quo
 
 
 @pytest.mark.parametrize(("later", "sign"), [(0.0, 1), (NAN, 1), (NAN, -1)])
-def test_a_delisted_stock_waits_and_is_then_settled_at_its_last_price(
-    sign: int, later: float
-) -> None:
+def test_a_delisted_stock_waits_and_is_then_settled_at_its_last_price(sign, later):
     """Asked for at the fills 1 to 3, of which the last is at the last price
     there is, and no more after that.
     """
@@ -172,7 +164,7 @@ def test_a_delisted_stock_waits_and_is_then_settled_at_its_last_price(
     assert traded.to_numpy() == in_float64(np.where(traded.index == out, 0.1, 0))
 
 
-def test_quotes_are_adjusted_and_missing_where_there_is_no_bar() -> None:
+def test_quotes_are_adjusted_and_missing_where_there_is_no_bar():
     """A pays 10 of 100 between its two sessions; B has no adjusted close at
     all; D is asked for and has no bar.
     """
@@ -196,13 +188,13 @@ TENFOLD = [100.0] * 3 + [1000.0] * 4
 
 
 def of_one_stock(
-    opened: list[float],
-    closed: list[float] | float,
+    opened,
+    closed,
     *,
-    split: tuple[int, float] = (0, NAN),
-    missing: tuple[int, ...] = (),
-    refused: pd.DataFrame | None = None,
-) -> Quotes:
+    split=(0, NAN),
+    missing=(),
+    refused=None,
+):
     """Quotes of bars of A, whose moves are no larger than 30 %."""
     days = CALENDAR[: len(opened)]
     bars = pd.DataFrame({"symbol": "A", "session": days, "open": opened, "close": closed})
@@ -215,9 +207,7 @@ def of_one_stock(
 @pytest.mark.parametrize("fill", FILLS)
 @pytest.mark.parametrize(("refused", "missing"), [(None, ()), (REFUSED, (3,))])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_a_move_that_nothing_explains_earns_nothing_and_is_counted(
-    sign: int, refused: pd.DataFrame | None, missing: tuple[int, ...], fill: str
-) -> None:
+def test_a_move_that_nothing_explains_earns_nothing_and_is_counted(sign, refused, missing, fill):
     """Of 0.1 in A a tenfold price would have made 0.9 of equity; the sale at
     the old price costs 5 basis points.
     """
@@ -233,7 +223,7 @@ def test_a_move_that_nothing_explains_earns_nothing_and_is_counted(
 
 
 @pytest.mark.parametrize("fill", FILLS)
-def test_a_position_follows_a_recorded_split_that_the_price_does_not_reflect(fill: str) -> None:
+def test_a_position_follows_a_recorded_split_that_the_price_does_not_reflect(fill):
     quotes = of_one_stock(TENFOLD, TENFOLD, split=(3, 0.1))
     strategy = Strategy("long", fill, costs=FREE)
     track = follow(np.full((6, 1), 0.1), CALENDAR[:6], quotes, strategy)
@@ -241,7 +231,7 @@ def test_a_position_follows_a_recorded_split_that_the_price_does_not_reflect(fil
     assert (track[["settled", "unbooked"]] == 0).all(axis=None)
 
 
-def test_an_open_far_from_the_closes_around_it_is_no_price_to_trade_at() -> None:
+def test_an_open_far_from_the_closes_around_it_is_no_price_to_trade_at():
     """Bought at 100 on session 1 and sold at 101 on session 4, the first open
     after the wrong one.
     """
@@ -254,12 +244,12 @@ def test_an_open_far_from_the_closes_around_it_is_no_price_to_trade_at() -> None
     assert track.loc[CALENDAR[4], "turnover"] == in_float64(0.505 / 1.005)
 
 
-def test_a_portfolio_that_loses_all_equity_says_when() -> None:
+def test_a_portfolio_that_loses_all_equity_says_when():
     with pytest.raises(DtmlError, match=r"long-short, next open: .*2021-01-04.*2021-01-05, "):
         follow(np.array([[-0.5]]), CALENDAR[:1], quotes_of([[1], [1], [3]]), Strategy("long_short"))
 
 
-def test_a_stock_without_a_price_is_not_traded() -> None:
+def test_a_stock_without_a_price_is_not_traded():
     """A has none at first; it is halted, half of the equity, at the open of session 4, last known
     at its close of 120, and opens at 90.
     """
@@ -276,11 +266,11 @@ def test_a_stock_without_a_price_is_not_traded() -> None:
     assert track["turnover"].tolist()[3:] == in_float64(traded)
 
 
-def test_a_split_that_the_price_reflects_changes_nothing() -> None:
+def test_a_split_that_the_price_reflects_changes_nothing():
     quotes = of_one_stock([100.0] * 3, [100.0, 103, 105], split=(1, 2.0))
     assert quotes.close[:, 0].tolist() == [100, 103, 105]
 
 
-def test_a_refused_bar_that_the_source_explained_later_is_no_break() -> None:
+def test_a_refused_bar_that_the_source_explained_later_is_no_break():
     """A restated history has a good bar on that session: the earlier finding says nothing of it."""
     assert not of_one_stock([100.0] * 5, 100.0, refused=REFUSED).breaks.any()

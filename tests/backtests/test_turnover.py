@@ -33,20 +33,20 @@ QUOTES = Quotes(SESSIONS, PRICE[0::2], PRICE[1::2], tuple("ABCDEFGHIJKL"))
 SCORES = DRAWN.standard_normal((399, 12))
 
 
-def flat(days: int, stocks: int) -> Quotes:
+def flat(days, stocks):
     return Quotes(
         SESSIONS[:days], np.ones((days, stocks)), np.ones((days, stocks)), tuple("ABC"[:stocks])
     )
 
 
-def test_a_rate_holds_from_its_date_on_and_the_first_before_it() -> None:
+def test_a_rate_holds_from_its_date_on_and_the_first_before_it():
     rate = ((date(2024, 1, 2), 20.0), (date(2024, 1, 4), 15.0))
     days = pd.DatetimeIndex(["2023-12-29", "2024-01-02", "2024-01-03", "2024-01-04"])
     assert rate_on(rate, days).tolist() == [20, 20, 20, 15]
     assert rate_on(3, days).tolist() == [3, 3, 3, 3]
 
 
-def test_a_tax_is_paid_on_one_side_only_and_at_the_rate_of_its_day() -> None:
+def test_a_tax_is_paid_on_one_side_only_and_at_the_rate_of_its_day():
     costs = Costs(
         1.0,
         2.0,
@@ -62,7 +62,7 @@ def test_a_tax_is_paid_on_one_side_only_and_at_the_rate_of_its_day() -> None:
     )
 
 
-def bars(closes: list[float], opens: list[float]) -> pd.DataFrame:
+def bars(closes, opens):
     frame = pd.DataFrame(
         {"symbol": "A", "session": SESSIONS[: len(closes)], "open": opens, "close": closes}
     )
@@ -72,12 +72,12 @@ def bars(closes: list[float], opens: list[float]) -> pd.DataFrame:
 @pytest.mark.parametrize(
     ("opens", "limit"), [(12.99, 1), (12.96, 1), (12.8, 0), (7.02, -1), (7.2, 0)]
 )
-def test_a_stock_that_opens_at_its_limit_is_known_by_it(opens: float, limit: int) -> None:
+def test_a_stock_that_opens_at_its_limit_is_known_by_it(opens, limit):
     found = Quotes.of(bars([10, 10], [10, opens]), SESSIONS[:2], ("A",), "close", price_limit=0.3)
     assert found.limits("next_open")[:, 0].tolist() == [0, limit]
 
 
-def test_what_opens_at_its_limit_is_not_bought_and_at_the_lower_one_not_sold() -> None:
+def test_what_opens_at_its_limit_is_not_bought_and_at_the_lower_one_not_sold():
     limit = np.array([[0, 0], [1, 0], [0, 0], [-1, 0], [0, 0], [0, 0]], dtype=float)
     quotes = Quotes(SESSIONS[:6], np.ones((6, 2)), np.ones((6, 2)), ("A", "B"), limit=limit)
     weights = np.array([[0.5, 0.5], [0.5, 0.5], [0.0, 0.5], [0.0, 0.5]])
@@ -93,7 +93,7 @@ def test_what_opens_at_its_limit_is_not_bought_and_at_the_lower_one_not_sold() -
     assert closing.held.tolist() == weights.tolist()
 
 
-def test_what_is_kept_is_not_traded_while_it_is_held() -> None:
+def test_what_is_kept_is_not_traded_while_it_is_held():
     price = np.array([[1, 1.0], [1, 1], [2, 1], [2, 1], [2, 1]])
     quotes = Quotes(SESSIONS[:5], price, price, ("A", "B"))
     weights, kept = np.full((3, 2), 0.5), np.array([[True, True], [True, True], [False, False]])
@@ -102,7 +102,7 @@ def test_what_is_kept_is_not_traded_while_it_is_held() -> None:
     assert made.held == in_float64(np.array([[0.5, 0.5], [2 / 3, 1 / 3], [0.5, 0.5]]))
 
 
-def test_a_third_of_the_stocks_is_held_at_most_and_a_day_without_an_order_holds_what_was() -> None:
+def test_a_third_of_the_stocks_is_held_at_most_and_a_day_without_an_order_holds_what_was():
     scores = np.array([[3.0, 2, 1, 0, NAN, NAN, 5], [NAN] * 7, [1.0, 2, 3, 4, NAN, 0, 0]])
     made = targets(scores, Trading(top=20, band=2.0))
     assert made[0][0].tolist() == [0, 0, 0, 0, 0, 0, 1]
@@ -119,7 +119,7 @@ def test_a_third_of_the_stocks_is_held_at_most_and_a_day_without_an_order_holds_
     ]
 
 
-def test_of_stocks_with_equal_mean_ranks_the_first_is_held() -> None:
+def test_of_stocks_with_equal_mean_ranks_the_first_is_held():
     """In the orders of three nights, whose sums are whole numbers and know no rounding."""
     drawn, places_of_nights = np.random.default_rng(3), np.tile(np.arange(13.0), (3, 1))
     for _ in range(60):
@@ -129,13 +129,13 @@ def test_of_stocks_with_equal_mean_ranks_the_first_is_held() -> None:
         assert set(np.flatnonzero(held)) == set(first)
 
 
-def test_a_stock_without_a_finite_score_has_no_place() -> None:
+def test_a_stock_without_a_finite_score_has_no_place():
     found = places(np.array([[NAN, -0.0, 0.0, np.inf, -np.inf, 1e-300], [NAN] * 6]))
     np.testing.assert_array_equal(found, [[NAN, 2, 3, NAN, NAN, 1], [NAN] * 6])
 
 
 @pytest.mark.soak
-def test_ways_to_trade_are_chosen_on_the_days_before_the_test_alone() -> None:
+def test_ways_to_trade_are_chosen_on_the_days_before_the_test_alone():
     first, days = SESSIONS[200], SESSIONS[:-1]
     found = after_costs(SCORES, days, QUOTES, Trading(top=3), first)
     is_before = found["span"] == "validation"
@@ -152,7 +152,7 @@ def test_ways_to_trade_are_chosen_on_the_days_before_the_test_alone() -> None:
     assert not np.allclose(found[~is_before]["annual_return"], other[~is_before]["annual_return"])
 
 
-def test_each_fact_of_a_shipped_market_has_its_source() -> None:
+def test_each_fact_of_a_shipped_market_has_its_source():
     for name in market_names():
         trading = load_market(name).trading
         said = {
@@ -173,7 +173,7 @@ def test_each_fact_of_a_shipped_market_has_its_source() -> None:
 
 
 @pytest.mark.slow
-def test_break_even_is_the_cost_at_which_equal_parts_earn_as_much() -> None:
+def test_break_even_is_the_cost_at_which_equal_parts_earn_as_much():
     # from the open after each close to the one after it
     skilled = np.diff(np.log(QUOTES.open), axis=0)[1:]
     span = SESSIONS[: len(skilled)]
@@ -188,7 +188,7 @@ def test_break_even_is_the_cost_at_which_equal_parts_earn_as_much() -> None:
 NAMES = ("held", "weights", "price")
 
 
-def drawn(seed: int) -> dict[str, np.ndarray]:
+def drawn(seed):
     """Some stocks, held and wanted, of a capital between a fraction of a share and many lots."""
     random = np.random.default_rng(seed)
     stocks = int(random.integers(1, 23))
@@ -211,7 +211,7 @@ def drawn(seed: int) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_the_laws_of_orders(seed: int) -> None:
+def test_the_laws_of_orders(seed):
     case = drawn(seed)
     held, weights, price = (case[name] for name in NAMES)
     change = trades(**case)
@@ -233,7 +233,7 @@ def test_the_laws_of_orders(seed: int) -> None:
     assert cash >= -1e-6 * case["capital"]
 
 
-def test_a_capital_that_suffices_buys_every_whole_lot_of_the_weights() -> None:
+def test_a_capital_that_suffices_buys_every_whole_lot_of_the_weights():
     made = trades(
         np.zeros(3),
         np.array([0.1, 0.3, 0.5]),

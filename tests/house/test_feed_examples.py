@@ -9,17 +9,13 @@ import time
 import urllib.request
 from datetime import UTC, date, datetime, timedelta
 from io import BytesIO
-from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qsl, urlsplit
-from urllib.request import Request
 
 import pandas as pd
 import pytest
 
 from dtml.markets import load_market_file
 from dtml.prices.sessions import sessions_between
-from tests.support.commands import Command
 from tests.support.nights import BARS
 from tests.support.places import ROOT
 
@@ -37,7 +33,7 @@ LAST = date(2024, 7, 1)
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     """A folder with every file of the section."""
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
@@ -49,16 +45,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_an_api_is_asked_with_its_key_page_by_page_and_not_too_often(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_api_is_asked_with_its_key_page_by_page_and_not_too_often(folder, monkeypatch):
     assert load_market_file(folder / "away.toml").feed.environment == ("VENDOR_URL", "VENDOR_KEY")
     wanted = BARS[BARS["symbol"].eq("F01A") & BARS["session"].between("2024-04-01", str(LAST))]
     held = wanted.drop(columns="symbol").assign(session=wanted["session"].dt.strftime("%Y-%m-%d"))
-    asked: list[str] = []
-    waited: list[float] = []
+    asked = []
+    waited = []
 
-    def answer(request: Request, timeout: float) -> BytesIO:
+    def answer(request, timeout):
         """The vendor gives at most 25 bars at once."""
         assert request.get_header("Authorization") == "Bearer a key"
         query = dict(parse_qsl(urlsplit(request.full_url).query))
@@ -74,7 +68,7 @@ def test_an_api_is_asked_with_its_key_page_by_page_and_not_too_often(
     monkeypatch.setattr(time, "sleep", waited.append)
     monkeypatch.setenv("VENDOR_URL", "http://vendor.example")
     monkeypatch.setenv("VENDOR_KEY", "a key")
-    feed: dict[str, Any] = {}
+    feed = {}
     exec(FILES["api.py"], feed)
     fetched = feed["fetch"]({"F01A": date(2024, 4, 1)}, LAST)
     assert (asked, waited) == (["0", "25", "50"], [0.05] * 3)
@@ -86,9 +80,7 @@ def test_an_api_is_asked_with_its_key_page_by_page_and_not_too_often(
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("served")
-def test_from_an_empty_folder_the_commands_of_the_section_store_a_night(
-    folder: Path, command: Command
-) -> None:
+def test_from_an_empty_folder_the_commands_of_the_section_store_a_night(folder, command):
     """With a year and a half of the vendor's five, and a model of 300 sessions: the program, the
     feed and the commands are those of the page, whose own years are enough for its own model.
     """

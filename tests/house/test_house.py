@@ -6,7 +6,6 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,17 +20,17 @@ ROOMS = ("flows", "dtml", "translation", "db", "tests", "benchmarks")
 FILES = sorted(file for room in ROOMS for file in (ROOT / room).rglob("*.py"))
 
 
-def test_imports_keep_to_the_floors() -> None:
+def test_imports_keep_to_the_floors():
     program = Path(sys.executable).with_name("lint-imports")
     kept = subprocess.run([program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert kept.returncode == 0, kept.stdout
 
 
-def test_no_modules_import_each_other() -> None:
+def test_no_modules_import_each_other():
     assert cycles(imports(modules(), at_once=True)) == []
 
 
-def test_tests_import_from_support_and_never_from_another_test() -> None:
+def test_tests_import_from_support_and_never_from_another_test():
     importing = re.compile(r"^\s*(?:from|import) (?:tests\.\w+\.)?test_.*", re.MULTILINE)
     of_tests = [file for file in FILES if "tests" in file.relative_to(ROOT).parts]
     found = {
@@ -46,12 +45,12 @@ def test_tests_import_from_support_and_never_from_another_test() -> None:
 PRIVATE = {"_exit", "_replace", "_predictors"}
 
 
-def test_the_product_uses_no_private_name_of_a_library() -> None:
+def test_the_product_uses_no_private_name_of_a_library():
     texts = [file.read_text(encoding="utf-8") for file in modules().values()]
     assert private_names_of_others(texts) == PRIVATE
 
 
-def private_names_of_others(texts: Iterable[str]) -> set[str]:
+def private_names_of_others(texts):
     """Return the private names that modules use or import, and none of them defines."""
     own, used = set(), set()
     for node in (node for text in texts for node in ast.walk(ast.parse(text))):
@@ -72,7 +71,7 @@ def private_names_of_others(texts: Iterable[str]) -> set[str]:
 READ_OPTIONS = {"columns", "order", "limit"}
 
 
-def named_relations() -> Iterator[tuple[str, str, set[str]]]:
+def named_relations():
     """Yield each place where the product names a relation literally, with it and its columns."""
     for module, file in modules().items():
         for call in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
@@ -95,7 +94,7 @@ def named_relations() -> Iterator[tuple[str, str, set[str]]]:
             yield f"{module}:{call.lineno}", relation, (columns | names) - {""}
 
 
-def test_every_relation_and_column_that_the_product_names_exists() -> None:
+def test_every_relation_and_column_that_the_product_names_exists():
     found = list(named_relations())
     assert len(found) > 100
     for place, relation, columns in found:
@@ -104,7 +103,7 @@ def test_every_relation_and_column_that_the_product_names_exists() -> None:
         assert columns <= known, f"{place}: {relation} has no {columns - known}"
 
 
-def test_every_package_is_shipped() -> None:
+def test_every_package_is_shipped():
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     found = {
         ".".join(file.parent.relative_to(ROOT).parts)
@@ -114,7 +113,7 @@ def test_every_package_is_shipped() -> None:
     assert set(listed) == found
 
 
-def test_what_makes_the_figures_again_is_there() -> None:
+def test_what_makes_the_figures_again_is_there():
     from typer.main import get_command
 
     from benchmarks.results import RESULTS
@@ -129,7 +128,7 @@ def test_what_makes_the_figures_again_is_there() -> None:
             assert find_spec(words[1]), words[1]
 
 
-def test_every_benchmark_imports() -> None:
+def test_every_benchmark_imports():
     names = {file.stem for file in (ROOT / "benchmarks").glob("[!_]*.py")}
     for name in names - {"first_analysis"}:  # a notebook's script, which another test runs whole
         import_module(f"benchmarks.{name}")

@@ -3,7 +3,6 @@
 import json
 import re
 from datetime import date
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,7 +24,7 @@ FILES = {block.split("\n")[0][2:]: block for block in BLOCKS if block.startswith
 
 
 @pytest.fixture
-def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def examples(tmp_path, monkeypatch):
     """A folder with every file of the page, and a smaller simulated market."""
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
@@ -44,7 +43,7 @@ def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.by_quarters
 @pytest.mark.soak
 @pytest.mark.parametrize("name", ["mine.py", "fifty.py", "pairs.py", "windows.py"])
-def test_every_file_of_the_page_scores_a_day(name: str) -> None:
+def test_every_file_of_the_page_scores_a_day(name):
     market = load_market("simulated").with_symbols(SIMULATED.market.symbols)
     panel = market_panel(market, SIMULATED.bars(date(2023, 12, 29)))
     relative = ranked(np.where(panel.observed, outcomes(panel, "next_close"), np.nan))
@@ -54,10 +53,8 @@ def test_every_file_of_the_page_scores_a_day(name: str) -> None:
 
 
 @pytest.mark.soak
-def test_what_the_page_does_in_a_notebook_runs(
-    examples: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    held: dict[str, object] = {"__name__": "page"}
+def test_what_the_page_does_in_a_notebook_runs(examples, capsys):
+    held = {"__name__": "page"}
     for block in BLOCKS:
         if not block.startswith("# "):
             exec(compile(block, "README.md", "exec"), held)
@@ -79,7 +76,7 @@ def test_what_the_page_does_in_a_notebook_runs(
 
 
 @pytest.mark.soak
-def test_the_notebook_is_made_from_its_script_and_the_script_runs(examples: Path) -> None:
+def test_the_notebook_is_made_from_its_script_and_the_script_runs(examples):
     script = (ROOT / "benchmarks" / "first_analysis.py").read_text(encoding="utf-8")
     kept = json.loads((ROOT / "benchmarks" / "first_analysis.ipynb").read_text(encoding="utf-8"))
     assert kept == notebook_of(script), "write it again: python -m benchmarks.notebook"

@@ -4,15 +4,12 @@ pages agree, and every pin can be installed on every Python and system that is s
 
 import re
 import tomllib
-from collections.abc import Iterator
-from typing import cast
 
 import pytest
-from packaging.markers import Environment
 from packaging.pylock import Pylock
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
-from packaging.tags import Tag, compatible_tags, cpython_tags, mac_platforms
+from packaging.tags import compatible_tags, cpython_tags, mac_platforms
 from packaging.utils import canonicalize_name
 
 from tests.support.places import ROOT
@@ -34,14 +31,14 @@ SYSTEMS = {
 }
 
 
-def lock() -> Pylock:
+def lock():
     return Pylock.from_dict(tomllib.loads(LOCK_TEXT))
 
 
-def environment_of(python: str, system: str) -> Environment:
+def environment_of(python, system):
     """The markers of a Python on a system."""
     sys_platform, platform_system, machine = SYSTEMS[system]
-    markers = {
+    return {
         "implementation_name": "cpython",
         "implementation_version": f"{python}.9",
         "os_name": "posix",
@@ -54,10 +51,9 @@ def environment_of(python: str, system: str) -> Environment:
         "python_version": python,
         "sys_platform": sys_platform,
     }
-    return cast("Environment", markers)
 
 
-def tags_of(python: str, system: str) -> Iterator[Tag]:
+def tags_of(python, system):
     """The tags of the wheels that a Python on a system takes."""
     _, _, machine = SYSTEMS[system]
     platforms = [f"manylinux_2_{minor}_{machine}" for minor in GLIBC]
@@ -69,7 +65,7 @@ def tags_of(python: str, system: str) -> Iterator[Tag]:
     yield from compatible_tags(version, f"cp{python.replace('.', '')}", platforms)
 
 
-def pinned_versions(python: str, system: str) -> dict[str, str]:
+def pinned_versions(python, system):
     """The versions of `constraints.txt` for a Python on a system."""
     markers = dict(environment_of(python, system))
     return {
@@ -79,7 +75,7 @@ def pinned_versions(python: str, system: str) -> dict[str, str]:
     }
 
 
-def test_every_text_names_the_same_versions_of_python() -> None:
+def test_every_text_names_the_same_versions_of_python():
     supported = SpecifierSet(PROJECT["requires-python"])
     minors = [f"3.{minor}" for minor in range(30) if f"3.{minor}.1" in supported]
     assert minors == list(PYTHONS)
@@ -94,9 +90,7 @@ def test_every_text_names_the_same_versions_of_python() -> None:
 
 @pytest.mark.parametrize("system", SYSTEMS)
 @pytest.mark.parametrize("python", PYTHONS)
-def test_the_lock_holds_a_wheel_of_every_pin_for_every_python_and_system(
-    python: str, system: str
-) -> None:
+def test_the_lock_holds_a_wheel_of_every_pin_for_every_python_and_system(python, system):
     environment = environment_of(python, system)
     pinned = pinned_versions(python, system)
     chosen = lock().select(environment=environment, tags=list(tags_of(python, system)))
@@ -105,7 +99,7 @@ def test_the_lock_holds_a_wheel_of_every_pin_for_every_python_and_system(
     assert {name: version for name, version in locked.items() if pinned.get(name) != version} == {}
 
 
-def test_the_lock_holds_every_dependency_of_the_wheel_and_of_its_extras() -> None:
+def test_the_lock_holds_every_dependency_of_the_wheel_and_of_its_extras():
     lines = list(PROJECT["dependencies"])
     for name, extra in PROJECT["optional-dependencies"].items():
         if name != "all":
@@ -121,7 +115,7 @@ def test_the_lock_holds_every_dependency_of_the_wheel_and_of_its_extras() -> Non
             assert version in requirement.specifier, line
 
 
-def test_the_lock_names_each_file_by_its_hash_and_no_host() -> None:
+def test_the_lock_names_each_file_by_its_hash_and_no_host():
     for package in lock().packages:
         assert package.index is None
         assert package.sdist is None
@@ -132,7 +126,7 @@ def test_the_lock_names_each_file_by_its_hash_and_no_host() -> None:
     assert "://" not in LOCK_TEXT
 
 
-def test_every_extra_that_a_page_or_a_message_names_exists() -> None:
+def test_every_extra_that_a_page_or_a_message_names_exists():
     extras = PROJECT["optional-dependencies"]
     (everything,) = extras["all"]
     assert Requirement(everything).extras == extras.keys() - {"all"}

@@ -2,8 +2,6 @@
 
 import re
 import shlex
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -44,7 +42,7 @@ ASSIGNED = re.compile(r"\w+=\S*")
 COMMAND = whole_command()
 
 
-def blocks_of(page: str) -> Iterator[str]:
+def blocks_of(page):
     """The blocks of a page that say no language: what is typed into a shell."""
     for language, block in re.findall(
         r"^```(\w*)\n(.*?)^```$", TEXT[page], re.DOTALL | re.MULTILINE
@@ -53,7 +51,7 @@ def blocks_of(page: str) -> Iterator[str]:
             yield block
 
 
-def commands_of(page: str) -> Iterator[list[str]]:
+def commands_of(page):
     """The words after `dtml` of every command in a block of a page, however many lines it takes."""
     for block in blocks_of(page):
         held = ""
@@ -67,7 +65,7 @@ def commands_of(page: str) -> Iterator[list[str]]:
             yield from after_dtml(words)
 
 
-def after_dtml(words: list[str]) -> Iterator[list[str]]:
+def after_dtml(words):
     """What follows the program's name, behind variables of the environment or
     torchrun, up to a `>`.
     """
@@ -79,7 +77,7 @@ def after_dtml(words: list[str]) -> Iterator[list[str]]:
         yield words[places[0] + 1 :]
 
 
-def command_at(words: list[str]) -> tuple[Any, str, list[str]]:
+def command_at(words):
     """The command that words name, its path, and the words that are left for it."""
     command, path = COMMAND, []
     while hasattr(command, "commands"):
@@ -90,7 +88,7 @@ def command_at(words: list[str]) -> tuple[Any, str, list[str]]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_link_of_a_page_leads_to_a_file_and_a_heading_that_are_there(page: str) -> None:
+def test_every_link_of_a_page_leads_to_a_file_and_a_heading_that_are_there(page):
     for link in re.findall(r"\]\(([^)\s]+)\)", TEXT[page]):
         path, _, anchor = link.partition("#")
         to = (ROOT / page).parent / path if path else ROOT / page
@@ -103,14 +101,14 @@ def test_every_link_of_a_page_leads_to_a_file_and_a_heading_that_are_there(page:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_command_in_a_block_of_a_page_parses(page: str) -> None:
+def test_every_command_in_a_block_of_a_page_parses(page):
     for words in commands_of(page):
         command, path, rest = command_at(words)
         command.make_context(path, rest, resilient_parsing=False)
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_command_and_option_named_in_a_sentence_is_there(page: str) -> None:
+def test_every_command_and_option_named_in_a_sentence_is_there(page):
     for said in re.findall(r"`dtml ([a-z][^`]*)`", TEXT[page].replace("\n", " ")):
         words = said.split()
         if words[0] in COMMAND.commands and hasattr(COMMAND.commands[words[0]], "commands"):
@@ -125,23 +123,23 @@ def test_every_command_and_option_named_in_a_sentence_is_there(page: str) -> Non
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_benchmark_named_on_a_page_is_a_module(page: str) -> None:
+def test_every_benchmark_named_on_a_page_is_a_module(page):
     for name in re.findall(r"python -m benchmarks\.(\w+)", " ".join(TEXT[page].split())):
         assert (ROOT / "benchmarks" / f"{name}.py").exists(), name
 
 
-def all_options(command: Any) -> set[str]:
+def all_options(command):
     """The options of a command, or of every command of a group."""
     below = [all_options(each) for each in getattr(command, "commands", {}).values()]
     return {name for option in command.params for name in option.opts}.union(*below)
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_option_named_alone_is_of_some_command(page: str) -> None:
+def test_every_option_named_alone_is_of_some_command(page):
     assert set(re.findall(r"`(--[a-z][a-z0-9-]*)", TEXT[page])) <= all_options(COMMAND) | {"--help"}
 
 
-def test_the_first_page_has_a_tree_of_every_room_and_of_no_other() -> None:
+def test_the_first_page_has_a_tree_of_every_room_and_of_no_other():
     tree = next(block for block in blocks_of("README.md") if block.startswith("flows/"))
     named, floor = set(), ""
     for line in tree.splitlines():
@@ -161,7 +159,7 @@ def test_the_first_page_has_a_tree_of_every_room_and_of_no_other() -> None:
     assert named == rooms | {*floors, "tests", "benchmarks"}, "README.md, Read in this order"
 
 
-def test_pages_name_every_market_and_the_store_s_every_view() -> None:
+def test_pages_name_every_market_and_the_store_s_every_view():
     for name in market_names():
         assert f"`{name}`" in TEXT["dtml/README.md"], name
     for name in views():
@@ -169,7 +167,7 @@ def test_pages_name_every_market_and_the_store_s_every_view() -> None:
 
 
 @pytest.mark.parametrize("page", ["README.md", "benchmarks/README.md"])
-def test_a_page_of_figures_names_results_that_can_be_made(page: str) -> None:
+def test_a_page_of_figures_names_results_that_can_be_made(page):
     asked = re.findall(r'make results ONLY="?([\w -]+)', " ".join(TEXT[page].split()))
     assert {name for names in asked for name in names.split()} <= {each.name for each in RESULTS}
 
@@ -189,7 +187,7 @@ TABLES = {
 }
 
 
-def test_the_page_of_markets_has_every_key_of_their_files_with_its_default() -> None:
+def test_the_page_of_markets_has_every_key_of_their_files_with_its_default():
     told = {}
     section = TEXT["dtml/README.md"].split("### Keys")[1].split("###")[0]
     for row in re.findall(r"^\| (`.*) \|$", section, re.MULTILINE):
@@ -211,7 +209,7 @@ def test_the_page_of_markets_has_every_key_of_their_files_with_its_default() -> 
             assert told[key] == f"`{str(field.default).lower()}`", key
 
 
-def test_the_page_of_contributing_names_files_that_are_there() -> None:
+def test_the_page_of_contributing_names_files_that_are_there():
     paths = r"`((?:dtml|db|flows|tests|benchmarks)/[\w/.]+|[A-Z]+\.md|\w+\.(?:toml|txt))`"
     for name in set(re.findall(paths, TEXT["CONTRIBUTING.md"])) - {"home.toml"}:
         assert (ROOT / name).exists(), name

@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,7 +32,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_on_windows_a_command_says_in_one_line_where_it_runs(command: str) -> None:
+def test_on_windows_a_command_says_in_one_line_where_it_runs(command):
     ended = subprocess.run(
         [sys.executable, "-c", ON_WINDOWS + COMMANDS[command]],
         cwd=ROOT,
@@ -49,7 +48,7 @@ def test_on_windows_a_command_says_in_one_line_where_it_runs(command: str) -> No
     assert "WSL" in line
 
 
-def instructions() -> Iterator[tuple[str, str]]:
+def instructions():
     """The instructions of the container file with their arguments, in order."""
     lines = [line for line in CONTAINER.splitlines() if line and not line.startswith("#")]
     for line in "\n".join(lines).replace("\\\n", " ").splitlines():
@@ -57,11 +56,11 @@ def instructions() -> Iterator[tuple[str, str]]:
         yield name, " ".join(argument.split())
 
 
-def arguments_of(wanted: str) -> list[str]:
+def arguments_of(wanted):
     return [argument for name, argument in instructions() if name == wanted]
 
 
-def test_the_container_copies_files_that_are_there_and_that_its_context_holds() -> None:
+def test_the_container_copies_files_that_are_there_and_that_its_context_holds():
     kept = re.findall(
         r"^!(.+)$", (ROOT / ".dockerignore").read_text(encoding="utf-8"), re.MULTILINE
     )
@@ -77,7 +76,7 @@ def test_the_container_copies_files_that_are_there_and_that_its_context_holds() 
         assert name in kept, f"{name} is not in .dockerignore"
 
 
-def test_the_container_serves_pinned_versions_as_its_own_user_with_its_data_in_a_volume() -> None:
+def test_the_container_serves_pinned_versions_as_its_own_user_with_its_data_in_a_volume():
     variables = dict(re.findall(r"(\w+)=(\S+)", " ".join(arguments_of("ENV"))))
     (user,), (volume,) = arguments_of("USER"), arguments_of("VOLUME")
     builds, installs, makes = arguments_of("RUN")
@@ -99,13 +98,13 @@ def test_the_container_serves_pinned_versions_as_its_own_user_with_its_data_in_a
     assert f"127.0.0.1:{variables['PREFECT_SERVER_API_PORT']}/api/health" in program
 
 
-def units() -> dict[str, str]:
+def units():
     """The units of systemd that the page of running shows, by the names of their files."""
     service, check, timer = re.findall(r"^```ini\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
     return {"dtml.service": service, "dtml-check.service": check, "dtml-check.timer": timer}
 
 
-def test_the_units_of_systemd_run_commands_that_parse() -> None:
+def test_the_units_of_systemd_run_commands_that_parse():
     started = [
         line.partition("=")[2].split()
         for text in units().values()

@@ -10,7 +10,6 @@ import sys
 import sysconfig
 import tomllib
 import zipfile
-from pathlib import Path
 
 import pytest
 
@@ -32,7 +31,7 @@ BUILD = (
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(tmp_path_factory):
     """A folder with the wheel and the sdist of this code."""
     pytest.importorskip("setuptools", reason="no setuptools to build with")
     source = tmp_path_factory.mktemp("source")
@@ -48,7 +47,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed(built, tmp_path_factory):
     """The wheel's files, as an installation lays them out."""
     folder = tmp_path_factory.mktemp("installed")
     with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
@@ -56,7 +55,7 @@ def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_every_file_of_the_packages_is_in_the_wheel(installed: Path) -> None:
+def test_every_file_of_the_packages_is_in_the_wheel(installed):
     ours = {
         file.relative_to(ROOT)
         for room in ROOMS
@@ -68,20 +67,20 @@ def test_every_file_of_the_packages_is_in_the_wheel(installed: Path) -> None:
     assert {file for file in wanted if not (installed / file).exists()} == set()
 
 
-def test_the_pages_name_the_wheel_as_it_is_built(built: Path) -> None:
+def test_the_pages_name_the_wheel_as_it_is_built(built):
     page = (ROOT / "flows" / "README.md").read_text(encoding="utf-8")
     (named,) = re.findall(r"^WHEEL=dist/(.+)$", page, re.MULTILINE)
     assert [file.name for file in built.glob("*.whl")] == [named]
 
 
-def by_pip(wheel: Path, folder: Path) -> Path:
+def by_pip(wheel, folder):
     """Install it as `pip install` in a new virtual environment does; return its folder."""
     done(folder, sys.executable, "-m", "venv", "here")
     done(folder, "here/bin/pip", "install", "--no-index", "--no-deps", str(wheel))
     return folder / "here"
 
 
-def done(folder: Path, *words: str) -> str:
+def done(folder, *words):
     """What a program prints that must end well."""
     kept = {
         name: value
@@ -94,11 +93,11 @@ def done(folder: Path, *words: str) -> str:
 
 
 def test_the_wheel_runs_a_night_where_pip_installed_it(
-    built: Path,
-    prefect_api: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    built,
+    prefect_api,
+    tmp_path,
+    monkeypatch,
+):
     """Its dependencies are those of this test run: no test downloads them."""
     monkeypatch.setenv("PREFECT_API_URL", prefect_api)
     environment = by_pip(next(built.glob("*.whl")), tmp_path)

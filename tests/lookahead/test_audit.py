@@ -11,11 +11,9 @@ from functools import partial
 import pandas as pd
 import pytest
 
-from dtml.checkpoints import Ensemble
 from dtml.errors import DtmlError
-from dtml.experiments import Experiment, nightly_of, vary
+from dtml.experiments import nightly_of, vary
 from dtml.lookahead.audit import (
-    Finding,
     audit,
     audit_model,
     questions,
@@ -26,7 +24,6 @@ from dtml.lookahead.pipeline import History, Pipeline
 from dtml.markets import load_market
 from dtml.prices.sessions import next_session, sessions_between
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
-from dtml.windows import Windows
 from tests.support.leaks import (
     LEAKS,
     AdjustmentAsFeature,
@@ -63,7 +60,7 @@ QUICK = {
 }
 
 
-def dated() -> History:
+def dated():
     """The simulated market, with stocks that enter and leave, before AT and after it."""
     dates = {
         "F01A": {"until": date(2022, 8, 1)},
@@ -81,17 +78,17 @@ def dated() -> History:
 DATED = dated()
 
 
-def experiment(**overrides: object) -> Experiment:
+def experiment(**overrides):
     return vary(
         nightly_of({}, z_close="adjusted", returns="adj_close", max_return=0.35), QUICK | overrides
     )
 
 
-def not_passed(findings: list[Finding]) -> set[str]:
+def not_passed(findings):
     return {finding.check for finding in findings if not finding.passed}
 
 
-def found_in(pipeline: Pipeline, draw: int, history: History = SNAPSHOT) -> set[str]:
+def found_in(pipeline, draw, history=SNAPSHOT):
     """The checks that do not pass in one draw."""
     drawn = fit_for_leaks(history, draw)
     at = SNAPSHOT.sessions[-40 - draw]
@@ -116,26 +113,26 @@ DRAWS = dict.fromkeys(LEAKS, 4) | {MemberChosenOnTest: 17}
 
 @pytest.mark.soak
 @pytest.mark.parametrize("leak", LEAKS, ids=lambda leak: leak.__name__)
-def test_every_planted_leak_is_found(leak: type[Pipeline]) -> None:
+def test_every_planted_leak_is_found(leak):
     pipeline = leak(experiment())
     assert any(found_in(pipeline, draw) >= FOUND_BY[leak] for draw in range(DRAWS[leak]))
 
 
 @pytest.mark.one_case
 @pytest.mark.parametrize("leak", [LabelInFeatures, AdjustmentAsFeature])
-def test_a_planted_leak_is_found_by_its_question(leak: type[Pipeline]) -> None:
+def test_a_planted_leak_is_found_by_its_question(leak):
     assert found_in(leak(experiment()), draw=0) == FOUND_BY[leak]
 
 
 @pytest.mark.one_case
 @pytest.mark.parametrize("normalisation", ["shared", "per_stock"])
-def test_an_honest_pipeline_is_left_alone(normalisation: str) -> None:
+def test_an_honest_pipeline_is_left_alone(normalisation):
     assert found_in(Pipeline(experiment(normalisation=normalisation)), draw=0) == set()
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("history", [DATED, SNAPSHOT], ids=["dated", "snapshot"])
-def test_an_audit_of_an_honest_pipeline_passes(history: History) -> None:
+def test_an_audit_of_an_honest_pipeline_passes(history):
     findings = audit(Pipeline(experiment()), history)
     assert not_passed(findings) == set()
     assert [finding.check for finding in findings] == [
@@ -150,46 +147,46 @@ class Remembering(Pipeline):
 
     asked: list[pd.Timestamp] = field(default_factory=list)
 
-    def predict(self, ensemble: Ensemble, windows: Windows) -> pd.DataFrame:
+    def predict(self, ensemble, windows):
         self.asked.append(windows.as_of[-1])
         rows = super().predict(ensemble, windows)
         return rows.assign(probability=rows["probability"] / (2 if len(self.asked) == 5 else 1))
 
 
-def test_a_path_that_says_another_thing_when_it_is_asked_again_is_found() -> None:
+def test_a_path_that_says_another_thing_when_it_is_asked_again_is_found():
     assert found_in(Remembering(experiment()), draw=0) == {"repeat"}
 
 
 class Silent(Pipeline):
     """A path that predicts no stock."""
 
-    def predict(self, ensemble: Ensemble, windows: Windows) -> pd.DataFrame:
+    def predict(self, ensemble, windows):
         return super().predict(ensemble, windows).iloc[:0]
 
 
-def test_where_nothing_is_said_nothing_passes() -> None:
+def test_where_nothing_is_said_nothing_passes():
     assert found_in(Silent(experiment()), draw=0) == {"cut", "rescale", "repeat", "whole_days"}
 
 
 class Touching(Pipeline):
     """Training days up to `as_of`, whatever gap was asked for."""
 
-    def spans(self, windows: Windows, as_of: pd.Timestamp) -> tuple[Windows, Windows]:
+    def spans(self, windows, as_of):
         return Pipeline(replace(self.experiment, gap_sessions=0)).spans(windows, as_of)
 
 
 class ValidationUpToNow(Pipeline):
     """Validation days up to `as_of`, a gap after the days to fit."""
 
-    def spans(self, windows: Windows, as_of: pd.Timestamp) -> tuple[Windows, Windows]:
+    def spans(self, windows, as_of):
         train, _ = super().spans(windows, as_of)
         return train, Pipeline(replace(self.experiment, gap_sessions=0)).spans(windows, as_of)[1]
 
 
 @pytest.mark.parametrize("wrong", [ValidationOverTest, ShuffledSplit, Touching, ValidationUpToNow])
 def test_training_days_too_close_to_those_they_must_not_touch_are_named(
-    wrong: type[Pipeline],
-) -> None:
+    wrong,
+):
     assert not spans_apart(wrong(experiment()), DATED, AT).passed
     assert not spans_apart(Pipeline(experiment(gap_sessions=0)), DATED, AT).passed
     honest = spans_apart(Pipeline(experiment(gap_sessions=3)), DATED, AT)
@@ -199,7 +196,7 @@ def test_training_days_too_close_to_those_they_must_not_touch_are_named(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("normalisation", ["shared", "per_stock"])
-def test_a_trained_model_is_checked_on_the_market_it_serves(normalisation: str) -> None:
+def test_a_trained_model_is_checked_on_the_market_it_serves(normalisation):
     pipeline = Pipeline(experiment(normalisation=normalisation))
     ensemble = pipeline.model(pipeline.windows(DATED), AT)
     findings = audit_model(ensemble, DATED)
@@ -207,6 +204,6 @@ def test_a_trained_model_is_checked_on_the_market_it_serves(normalisation: str) 
     assert not_passed(findings) == set()
 
 
-def test_a_history_too_short_for_an_audit_is_refused_with_what_it_takes() -> None:
+def test_a_history_too_short_for_an_audit_is_refused_with_what_it_takes():
     with pytest.raises(DtmlError, match="2 dates needs"):
         audit(Pipeline(experiment()), SNAPSHOT.cut(stocks=5, sessions=120, seed=0))

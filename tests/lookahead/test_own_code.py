@@ -2,13 +2,10 @@
 fitted model is kept without a pickle.
 """
 
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -40,7 +37,7 @@ from dtml.own.plausible import doubt
 from dtml.own.process import IsolatedCode
 from dtml.own.sandbox import Sandbox, Server
 from dtml.ranking.outcomes import outcomes
-from dtml.ranking.panel import Panel, ranked
+from dtml.ranking.panel import ranked
 from tests.support.own_code import HONEST, LEAKS
 from tests.support.own_code_ideas import FILES
 from tests.support.own_code_leaks import LEAKS as LEAKS_BY_KIND
@@ -56,20 +53,18 @@ ALL_LEAKS = LEAKS | {name: text for leaks in LEAKS_BY_KIND.values() for name, te
 
 
 @pytest.fixture(scope="module")
-def large() -> Panel:
+def large():
     return large_panel()
 
 
 @pytest.mark.one_case("return to be predicted")
 @pytest.mark.parametrize("name", ALL_LEAKS)
-def test_no_value_of_a_session_depends_on_a_later_one(name: str, large: Panel) -> None:
+def test_no_value_of_a_session_depends_on_a_later_one(name, large):
     assert not sees_later(ALL_LEAKS[name], large)
 
 
 @pytest.mark.soak
-def test_what_a_file_would_keep_at_home_is_not_there(
-    large: Panel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_file_would_keep_at_home_is_not_there(large, tmp_path, monkeypatch):
     # New processes, which find that home.
     monkeypatch.setattr(process, "SANDBOX", replace(process.SANDBOX, idle=[]))
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -77,7 +72,7 @@ def test_what_a_file_would_keep_at_home_is_not_there(
     assert list(tmp_path.iterdir()) == []
 
 
-def whole(panel: Panel) -> Any:
+def whole(panel):
     """All bars at once, in currency units."""
     frames = {
         name: pd.DataFrame(getattr(panel, name), panel.sessions, list(panel.symbols))
@@ -88,9 +83,7 @@ def whole(panel: Panel) -> Any:
 
 @pytest.mark.one_case("features, 1")
 @pytest.mark.parametrize("name", [name for name in FILES if "feature" in name or name == "long"])
-def test_honest_features_have_the_values_that_one_pass_over_all_bars_gives(
-    name: str, large: Panel
-) -> None:
+def test_honest_features_have_the_values_that_one_pass_over_all_bars_gives(name, large):
     loaded = load(OwnCode("mine.py", FILES[name]))
     days = [620, 777, 1000]
     own = IsolatedCode(OwnCode("mine.py", FILES[name])).values(large, days)
@@ -100,7 +93,7 @@ def test_honest_features_have_the_values_that_one_pass_over_all_bars_gives(
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
 
 
-def test_a_file_describes_its_features_and_its_history() -> None:
+def test_a_file_describes_its_features_and_its_history():
     assert len(load(OwnCode("mine.py", HONEST)).features) == 20
     text = "HISTORY = 310\ndef old(bars):\n    return bars.close / bars.close.shift(300)\n"
     own = IsolatedCode(OwnCode("mine.py", text))
@@ -110,9 +103,7 @@ def test_a_file_describes_its_features_and_its_history() -> None:
     assert np.isnan(short.values(PANEL, [400])).all()  # it has no such bar
 
 
-def test_a_feature_that_fails_is_missing_only_while_there_are_fewer_sessions_than_it_may_read() -> (
-    None
-):
+def test_a_feature_that_fails_is_missing_only_while_there_are_fewer_sessions_than_it_may_read():
     own = IsolatedCode(
         OwnCode("mine.py", "HISTORY = 30\ndef f(bars):\n    return bars.close.iloc[-21]")
     )
@@ -125,31 +116,29 @@ def test_a_feature_that_fails_is_missing_only_while_there_are_fewer_sessions_tha
         bad.values(PANEL, [80])
 
 
-def test_an_infinite_value_is_missing() -> None:
+def test_an_infinite_value_is_missing():
     own = IsolatedCode(OwnCode("mine.py", "def f(bars):\n    return bars.close / (0 * bars.open)"))
     assert np.isnan(own.values(PANEL, [80])).all()
 
 
 @pytest.mark.parametrize("answer", ["'high'", "bars.close.to_numpy()", "bars.close.iloc[:, 0]"])
-def test_an_answer_that_is_not_of_the_stocks_is_refused(answer: str) -> None:
+def test_an_answer_that_is_not_of_the_stocks_is_refused(answer):
     own = IsolatedCode(OwnCode("mine.py", f"def f(bars):\n    return {answer}\n"))
     with pytest.raises(OwnCodeError, match="f returned "):
         own.values(PANEL, [300])
 
 
-def test_a_value_is_computed_once_for_a_text_its_bars_and_a_session(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
+def test_a_value_is_computed_once_for_a_text_its_bars_and_a_session(tmp_path, monkeypatch):
+    asked = []
     real = Sandbox.ask
 
-    def counted(own: Sandbox, name: str, question: Any, *arrays: Any) -> Any:
+    def counted(own, name, question, *arrays):
         asked.append(question["task"])
         return real(own, name, question, *arrays)
 
     monkeypatch.setattr(Sandbox, "ask", counted)
 
-    def values(text: str, panel: Panel, days: Sequence[int]) -> tuple[np.ndarray, int]:
+    def values(text, panel, days):
         asked.clear()
         found = IsolatedCode(OwnCode("mine.py", text), tmp_path).values(panel, days)
         return found, asked.count("values")
@@ -177,12 +166,10 @@ def test_a_value_is_computed_once_for_a_text_its_bars_and_a_session(
         ("__import__('os').closerange(3, 99), __import__('time').sleep(9)", "took more than 1 s"),
     ],
 )
-def test_what_fails_on_a_later_session_is_told_and_leaves_no_server(
-    body: str, why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_fails_on_a_later_session_is_told_and_leaves_no_server(body, why, monkeypatch):
     monkeypatch.setenv("DTML_CODE_SECONDS", "1")
     monkeypatch.setattr(process, "SANDBOX", replace(process.SANDBOX, idle=[]))
-    started: list[Server] = []
+    started = []
     monkeypatch.setattr(Server, "__init__", counting(started, Server.__init__))
     own = IsolatedCode(OwnCode("mine.py", f"HISTORY = 310\ndef f(bars):\n    {body}"))
     with pytest.raises(OwnCodeError, match=why):
@@ -193,16 +180,16 @@ def test_what_fails_on_a_later_session_is_told_and_leaves_no_server(
         server.end()
 
 
-def counting(started: list[Server], real: Any) -> Any:
-    def start(server: Server, *arguments: Any) -> None:
+def counting(started, real):
+    def start(server, *arguments):
         real(server, *arguments)
         started.append(server)
 
     return start
 
 
-def test_threads_that_ask_at_once_do_not_end_each_other_s_servers() -> None:
-    def values(number: int) -> np.ndarray:
+def test_threads_that_ask_at_once_do_not_end_each_other_s_servers():
+    def values(number):
         own = IsolatedCode(
             OwnCode("mine.py", f"K = {number}\ndef f(bars):\n    return bars.close * K")
         )
@@ -215,8 +202,8 @@ def test_threads_that_ask_at_once_do_not_end_each_other_s_servers() -> None:
 
 
 def test_a_damaged_value_is_computed_again_and_another_number_of_features_refused(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     own = IsolatedCode(OwnCode("mine.py", "def f(bars):\n    return bars.close"), tmp_path)
     first = own.values(PANEL, [300])
     (file,) = tmp_path.rglob("*.npy")
@@ -230,7 +217,7 @@ def test_a_damaged_value_is_computed_again_and_another_number_of_features_refuse
         IsolatedCode(OwnCode("mine.py", changing)).values(PANEL, [300])
 
 
-def test_a_later_dividend_computes_no_value_again(tmp_path: Path) -> None:
+def test_a_later_dividend_computes_no_value_again(tmp_path):
     own = IsolatedCode(OwnCode("mine.py", "def f(bars):\n    return bars.close"), tmp_path)
     own.values(PANEL, [300, 301])
     factor = np.where(np.arange(PANEL.close.shape[1]) % 2, 0.987, 1.0)
@@ -239,7 +226,7 @@ def test_a_later_dividend_computes_no_value_again(tmp_path: Path) -> None:
     assert len(list(tmp_path.rglob("*.npy"))) <= 3  # rounding may differ once in a while
 
 
-def test_a_fold_does_not_know_the_outcomes_of_the_days_that_it_scores() -> None:
+def test_a_fold_does_not_know_the_outcomes_of_the_days_that_it_scores():
     own = IsolatedCode(OwnCode("mine.py", HONEST))
     relative = ranked(np.where(THERE, outcomes(PANEL, "next_close"), np.nan))
     folds = [(slice(270, 300), slice(310, 313)), (slice(273, 303), slice(313, 316))]
@@ -253,7 +240,7 @@ def test_a_fold_does_not_know_the_outcomes_of_the_days_that_it_scores() -> None:
     np.testing.assert_array_equal(night, scores[315])
 
 
-def test_features_without_a_value_rank_no_stock() -> None:
+def test_features_without_a_value_rank_no_stock():
     relative = ranked(np.where(THERE, outcomes(PANEL, "next_close"), np.nan))
     folds = [(slice(270, 300), slice(310, 313))]
     end = PANEL.sessions[315].date()
@@ -269,7 +256,7 @@ def test_features_without_a_value_rank_no_stock() -> None:
         missing.walk(PANEL, THERE, relative, folds)
 
 
-def test_a_model_that_draws_as_it_scores_gives_a_night_the_scores_of_the_walk() -> None:
+def test_a_model_that_draws_as_it_scores_gives_a_night_the_scores_of_the_walk():
     model = """
 class MODEL:
     def fit(self, features, outcome):
@@ -285,11 +272,11 @@ class MODEL:
     np.testing.assert_array_equal(night, scores[310])
 
 
-def test_what_ranks_far_better_than_any_rule_is_doubted_unless_the_market_file_allows_it() -> None:
+def test_what_ranks_far_better_than_any_rule_is_doubted_unless_the_market_file_allows_it():
     market = load_market("simulated")
     outcome = outcomes(PANEL, "next_close")
 
-    def doubted(scores: np.ndarray, **checks: float) -> str:
+    def doubted(scores, **checks):
         allowing = replace(market, checks=replace(market.checks, max_rank_ic=None, **checks))
         return doubt(allowing, PANEL, "next_close", scores, outcome)
 
@@ -299,7 +286,7 @@ def test_what_ranks_far_better_than_any_rule_is_doubted_unless_the_market_file_a
     assert doubted(PANEL.close / PANEL.open) == ""
 
 
-def test_a_rank_ic_that_chance_explains_is_believed_however_large_it_is() -> None:
+def test_a_rank_ic_that_chance_explains_is_believed_however_large_it_is():
     """Five stocks whose returns over twenty days overlap: 37 of 400 such rank ICs exceed .3."""
     market = load_market("simulated")
     bounded = replace(market, checks=replace(market.checks, max_rank_ic=0.3))
@@ -329,7 +316,7 @@ MODELS = (
 
 
 @cache
-def honest_ranks() -> np.ndarray:
+def honest_ranks():
     loaded = load(OwnCode("mine.py", HONEST))
     days = range(len(PANEL.sessions))
     values = [values_of(loaded, window_of(PANEL, day, 130)) for day in days]
@@ -341,8 +328,8 @@ def honest_ranks() -> np.ndarray:
 @pytest.mark.filterwarnings("ignore:Stochastic Optimizer")
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: type(model).__name__)
 def test_a_fitted_model_is_kept_without_a_pickle_and_scores_the_same_to_the_last_bit(
-    model: object,
-) -> None:
+    model,
+):
     loaded = replace(load(OwnCode("mine.py", HONEST)), model=model)
     ranks = honest_ranks()
     relative = ranked(np.where(THERE, outcomes(PANEL, "next_close"), np.nan))

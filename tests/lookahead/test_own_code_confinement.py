@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.slow
 PANEL = made_panel(made_bars(9))
 
 
-def outcome_in_a_child(act: Callable[[], None]) -> int:
+def outcome_in_a_child(act):
     """Run something in a process of its own: 0, or the number of the error that the system gave."""
     child = os.fork()
     if child == 0:
@@ -36,7 +35,7 @@ def outcome_in_a_child(act: Callable[[], None]) -> int:
 
 
 @pytest.fixture
-def folders(tmp_path: Path) -> tuple[Path, Path]:
+def folders(tmp_path):
     """The one that a process may write in, and another with a file."""
     own, other = tmp_path / "own", tmp_path / "other"
     own.mkdir()
@@ -45,17 +44,17 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
     return own, other
 
 
-def locked() -> bool:
+def locked():
     return confinement._landlocked(Path("/"))
 
 
 @pytest.fixture
-def landlock() -> None:
+def landlock():
     if outcome_in_a_child(lambda: None if locked() else os._exit(1)):
         pytest.skip("this system has no Landlock")
 
 
-OUTSIDE: dict[str, Callable[[Path], object]] = {
+OUTSIDE = {
     "a new file": lambda folder: (folder / "new").write_text("kept"),
     "a file that is there": lambda folder: (folder / "there").write_text("kept"),
     "a folder": lambda folder: (folder / "new").mkdir(),
@@ -68,12 +67,10 @@ OUTSIDE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("way", OUTSIDE)
-def test_a_confined_process_changes_nothing_outside_its_folder(
-    way: str, folders: tuple[Path, Path], landlock: None
-) -> None:
+def test_a_confined_process_changes_nothing_outside_its_folder(way, folders, landlock):
     own, other = folders
 
-    def act() -> None:
+    def act():
         write_only_in(own)
         OUTSIDE[way](other)
 
@@ -82,12 +79,10 @@ def test_a_confined_process_changes_nothing_outside_its_folder(
     assert (other / "there").read_text() == "as it was"
 
 
-def test_a_confined_process_may_use_its_folder_and_temporary_files(
-    folders: tuple[Path, Path], landlock: None
-) -> None:
+def test_a_confined_process_may_use_its_folder_and_temporary_files(folders, landlock):
     own, other = folders
 
-    def act() -> None:
+    def act():
         write_only_in(own)
         Path("kept").write_text((other / "there").read_text())
         with tempfile.NamedTemporaryFile() as file:
@@ -97,13 +92,11 @@ def test_a_confined_process_may_use_its_folder_and_temporary_files(
     assert (own / "kept").read_text() == "as it was"
 
 
-def test_without_landlock_no_file_grows(
-    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_landlock_no_file_grows(folders, monkeypatch):
     own, other = folders
     monkeypatch.setattr(confinement, "_landlocked", lambda *_: False)
 
-    def act() -> None:
+    def act():
         write_only_in(own)
         (other / "new").write_text("kept")
 
@@ -111,9 +104,7 @@ def test_without_landlock_no_file_grows(
     assert (other / "new").read_text() == ""
 
 
-def test_own_code_that_keeps_a_file_is_told_where_it_may_not(
-    tmp_path: Path, landlock: None
-) -> None:
+def test_own_code_that_keeps_a_file_is_told_where_it_may_not(tmp_path, landlock):
     text = (
         f"def f(bars):\n    bars.close.to_pickle({str(tmp_path / 'kept')!r})\n    return "
         "bars.close\n"
@@ -137,7 +128,7 @@ def f(bars):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="no other system tells whose an orphan was")
-def test_what_own_code_started_ends_with_it_whatever_its_session() -> None:
+def test_what_own_code_started_ends_with_it_whatever_its_session():
     with pytest.raises(OwnCodeError, match="ValueError: ") as error:
         IsolatedCode(OwnCode("mine.py", STARTED)).values(PANEL, [300])
     with pytest.raises(ProcessLookupError):
@@ -153,8 +144,8 @@ def f(bars):
 
 
 def test_own_code_that_is_late_is_ended_and_the_next_question_is_answered(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setenv("DTML_CODE_SECONDS", "1")
     with pytest.raises(OwnCodeError, match="DTML_CODE_SECONDS"):
         IsolatedCode(OwnCode("mine.py", ENDLESS)).values(PANEL, [300])
@@ -164,9 +155,7 @@ def test_own_code_that_is_late_is_ended_and_the_next_question_is_answered(
 
 
 @pytest.mark.parametrize("value", ["abc", "0", "-1", "inf", "nan"])
-def test_a_limit_that_is_no_number_above_0_is_named(
-    monkeypatch: pytest.MonkeyPatch, value: str
-) -> None:
+def test_a_limit_that_is_no_number_above_0_is_named(monkeypatch, value):
     monkeypatch.setenv("DTML_CODE_SECONDS", value)
     with pytest.raises(OwnCodeError, match=f"^DTML_CODE_SECONDS={value}: "):
         SANDBOX.ask("mine.py", {}, {})

@@ -4,27 +4,22 @@ day, and a read past it is caught.
 
 import json
 import re
-from collections.abc import Callable
 from dataclasses import replace
-from datetime import date, datetime
-from pathlib import Path
-from typing import Any
+from datetime import date
 
 import pandas as pd
 import pytest
-from sqlalchemy import Connection, create_engine
+from sqlalchemy import create_engine
 
 from db.rows.runs import latest_trained
 from dtml.experiments import nightly_of, vary
 from dtml.lookahead import audit as look_ahead
 from dtml.lookahead import pipeline
-from dtml.lookahead.audit import Finding
 from dtml.lookahead.pipeline import History
 from dtml.markets import load_market
 from dtml.prices.sessions import next_session, sessions_between
 from flows.audit import stored_nights
 from flows.commands.studies import LookAheadError, audit
-from flows.markets.opened import RunRequest
 from flows.nightly import train as train_module
 from flows.nightly.context import MarketContext, Tonight, read_bars, stored_bars
 from flows.nightly.fetch import history_start
@@ -36,17 +31,16 @@ from tests.support.nights import BARS, SIMULATED, SMALL, FrameSource
 from tests.support.stores import counts
 
 AT, LAST = pd.Timestamp("2024-03-05"), date(2024, 5, 31)
-Read = Callable[..., tuple[pd.DataFrame, datetime]]
 BACK = 2  # nights before the last one that are run: one night too far back shows in the last alone
 
 
 @pytest.fixture(autouse=True)
-def _few_nights(monkeypatch: pytest.MonkeyPatch) -> None:
+def _few_nights(monkeypatch):
     monkeypatch.setattr(pipeline, "LOOK_BACK", BACK)
 
 
 @pytest.fixture
-def context() -> MarketContext:
+def context():
     """A market context whose own store is never asked."""
     market = load_market("simulated").with_symbols(sorted(SIMULATED.market.symbols))
     experiment = vary(
@@ -56,19 +50,17 @@ def context() -> MarketContext:
 
 
 @pytest.fixture
-def history(context: MarketContext) -> History:
+def history(context):
     """As many sessions as a training reads before AT, and those after it."""
     bars = BARS[BARS["session"].between("2023-08-01", str(LAST))]
     sessions = sessions_between("XNYS", bars["session"].min().date(), next_session("XNYS", LAST))
     return History(bars, sessions, context.market)
 
 
-def reading_on(honest: Read) -> Read:
+def reading_on(honest):
     """A read of the store that goes on for one session after the last one asked for."""
 
-    def leaky(
-        context: MarketContext, first: date, last: date, known_at: datetime | None = None
-    ) -> tuple[pd.DataFrame, datetime]:
+    def leaky(context, first, last, known_at=None):
         return honest(context, first, next_session("XNYS", last), known_at)
 
     return leaky
@@ -77,10 +69,10 @@ def reading_on(honest: Read) -> Read:
 KNOWN = Tonight.known
 
 
-def known_by(read: Read, *, of_training: bool = False) -> Callable[..., Any]:
+def known_by(read, *, of_training=False):
     """What a night knew, if it, or its training, came by this read."""
 
-    def leaky(tonight: Tonight, first: date) -> tuple[pd.DataFrame, datetime]:
+    def leaky(tonight, first):
         is_of_training = first == history_start(tonight.context, tonight.as_of)
         if is_of_training != of_training:
             return KNOWN(tonight, first)
@@ -92,8 +84,8 @@ def known_by(read: Read, *, of_training: bool = False) -> Callable[..., Any]:
 @pytest.mark.soak
 @pytest.mark.parametrize("normalisation", ["shared", "per_stock"])
 def test_nights_are_the_same_whatever_the_store_holds_of_later_sessions(
-    context: MarketContext, history: History, normalisation: str, tmp_path: Path
-) -> None:
+    context, history, normalisation, tmp_path
+):
     experiment = vary(context.experiment, {"normalisation": normalisation})
     found = stored_nights(replace(context, experiment=experiment), history, AT)
     assert found.passed, found.detail
@@ -103,41 +95,37 @@ def test_nights_are_the_same_whatever_the_store_holds_of_later_sessions(
     assert not data_folder().exists()
 
 
-def as_known_now(honest: Callable[..., Any]) -> Callable[..., Any]:
+def as_known_now(honest):
     """A read of the store that ignores the moment as known at which bars are asked for."""
 
-    def leaky(
-        context: MarketContext, first: date, last: date, known_at: datetime | None = None
-    ) -> Any:
+    def leaky(context, first, last, known_at=None):
         return honest(context, first, last)
 
     return leaky
 
 
-def with_tomorrows_prices(bars: pd.DataFrame, last: date) -> pd.DataFrame:
+def with_tomorrows_prices(bars, last):
     """The bars up to a session, whose closes are those of the session after."""
     prices = ["close", "adj_close"]
     bars = bars.assign(**bars.groupby("symbol")[prices].shift(-1).fillna(bars[prices]))
     return bars[bars["session"] <= pd.Timestamp(last)]
 
 
-def foretelling(
-    context: MarketContext, first: date, last: date, known_at: datetime | None = None
-) -> tuple[pd.DataFrame, datetime]:
+def foretelling(context, first, last, known_at=None):
     bars, watermark = reading_on(stored_bars)(context, first, last, known_at)
     return with_tomorrows_prices(bars, last), watermark
 
 
-def foretelling_in_a_fold(nights: Nights, as_of: date) -> pd.DataFrame:
+def foretelling_in_a_fold(nights, as_of):
     return with_tomorrows_prices(BARS_OF(nights, next_session("XNYS", as_of)), as_of)
 
 
-def newest(conn: Connection, relation: Any, market: str, **_: object) -> Any:
+def newest(conn, relation, market, **_):
     return latest_trained(conn, relation, market)
 
 
 BARS_OF = Nights.bars_of
-LEAKS: dict[str, tuple[object, str, Callable[..., Any], str]] = {
+LEAKS = {
     "later fetches in a night": (
         Tonight,
         "known",
@@ -181,9 +169,7 @@ LEAKS: dict[str, tuple[object, str, Callable[..., Any], str]] = {
 
 @pytest.mark.one_case("later fetches in a night")
 @pytest.mark.parametrize("name", LEAKS)
-def test_a_night_that_reads_what_came_later_is_caught(
-    context: MarketContext, history: History, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_night_that_reads_what_came_later_is_caught(context, history, monkeypatch, name):
     owner, read, leaky, detail = LEAKS[name]
     monkeypatch.setattr(owner, read, leaky)
     found = stored_nights(context, history, AT)
@@ -192,9 +178,7 @@ def test_a_night_that_reads_what_came_later_is_caught(
 
 
 @pytest.mark.soak
-def test_nights_that_are_all_refused_are_no_evidence(
-    context: MarketContext, history: History
-) -> None:
+def test_nights_that_are_all_refused_are_no_evidence(context, history):
     halted = (history.bars["symbol"] == "L01") & (
         history.bars["session"] > AT - pd.Timedelta(60, "D")
     )
@@ -208,8 +192,8 @@ def test_nights_that_are_all_refused_are_no_evidence(
 @pytest.mark.soak
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_the_audit_of_a_market_holds_its_nights_and_leaves_the_store_as_it_was(
-    run_request: RunRequest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    run_request, monkeypatch, capsys
+):
     # the second audit differs in its nights alone
     monkeypatch.setattr(look_ahead, "audit", kept(look_ahead.audit))
     before, files = counts(context_of(run_request).engine), set(data_folder().rglob("*"))
@@ -230,11 +214,11 @@ def test_the_audit_of_a_market_holds_its_nights_and_leaves_the_store_as_it_was(
     assert "FAILED" in printed
 
 
-def kept(work: Callable[..., list[Finding]]) -> Callable[..., list[Finding]]:
+def kept(work):
     """What a work finds the first time, whenever it is asked."""
-    found: list[list[Finding]] = []
+    found = []
 
-    def asked(*given: object, **how: object) -> list[Finding]:
+    def asked(*given, **how):
         if not found:
             found.append(work(*given, **how))
         return found[0]

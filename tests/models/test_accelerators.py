@@ -14,7 +14,7 @@ LAWS = Path(__file__).with_name("accelerator_laws.py")
 
 
 @pytest.mark.soak
-def test_what_an_accelerator_runs_a_stand_in_runs() -> None:
+def test_what_an_accelerator_runs_a_stand_in_runs():
     options = "-q -n 0 -rs -p no:cacheprovider"
     command = [sys.executable, "-m", "pytest", *options.split(), str(LAWS)]
     ended = subprocess.run(

@@ -9,7 +9,6 @@ import torch
 
 from dtml.baselines.recurrent import RecurrentConfig, RecurrentNetwork
 from dtml.baselines.stocknet import StockNet, StockNetConfig
-from dtml.network import NetworkConfig
 from tests.support.batches import SESSIONS, batch_of, drawn, logits
 from tests.support.bounds import assert_close_in_float64, float64_by_default  # noqa: F401 - a fixture
 
@@ -29,7 +28,7 @@ each_network = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.k
 @pytest.mark.one_case
 @pytest.mark.slow
 @each_network
-def test_a_network_finds_a_planted_pattern(config: NetworkConfig) -> None:
+def test_a_network_finds_a_planted_pattern(config):
     network = drawn(config).train()
     optimiser = torch.optim.Adam(network.parameters(), lr=0.01)
     penalty = torch.tensor(1.0 if isinstance(network, StockNet) else 1e-3)
@@ -47,8 +46,8 @@ def test_a_network_finds_a_planted_pattern(config: NetworkConfig) -> None:
 @pytest.mark.slow
 @each_network
 def test_stocks_and_days_do_not_see_each_other_and_nobody_sees_the_index(
-    config: NetworkConfig,
-) -> None:
+    config,
+):
     network, batch = drawn(config), batch_of()
     before = logits(network, batch)
     rows = batch.rows.clone()
@@ -65,7 +64,7 @@ def test_stocks_and_days_do_not_see_each_other_and_nobody_sees_the_index(
 
 @pytest.mark.slow
 @each_network
-def test_a_day_reads_the_sessions_of_its_window_alone(config: NetworkConfig) -> None:
+def test_a_day_reads_the_sessions_of_its_window_alone(config):
     network, batch = drawn(config), batch_of()
     day = 4
     outside = torch.ones(SESSIONS, dtype=torch.bool)
@@ -85,7 +84,7 @@ def test_a_day_reads_the_sessions_of_its_window_alone(config: NetworkConfig) -> 
 
 
 @each_network
-def test_stock_days_that_do_not_count_change_no_objective(config: NetworkConfig) -> None:
+def test_stock_days_that_do_not_count_change_no_objective(config):
     network, batch = drawn(config).eval(), batch_of()._replace(step=torch.tensor(100.0))
     flipped = batch._replace(rises=batch.rises ^ ~batch.counted)
     penalty = torch.tensor(0.3)
@@ -96,7 +95,7 @@ def test_stock_days_that_do_not_count_change_no_objective(config: NetworkConfig)
     assert network.objective(batch._replace(counted=few), penalty).isfinite()
 
 
-def test_the_recurrent_objective_is_both_hinges_and_half_the_squared_last_layer() -> None:
+def test_the_recurrent_objective_is_both_hinges_and_half_the_squared_last_layer():
     network, batch, penalty = drawn(SMALL_ADV), batch_of(), torch.tensor(0.3)
     assert isinstance(network, RecurrentNetwork)
     score, y = logits(network, batch), 2.0 * batch.rises - 1
@@ -110,7 +109,7 @@ def test_the_recurrent_objective_is_both_hinges_and_half_the_squared_last_layer(
     assert not network.perturbation(score, batch.rises).requires_grad
 
 
-def test_attention_weighs_states_by_a_small_network() -> None:
+def test_attention_weighs_states_by_a_small_network():
     network, batch = drawn(SMALL_ADV), batch_of()
     assert isinstance(network, RecurrentNetwork)
     latent = network.latent(batch.rows, batch.windows)

@@ -24,11 +24,11 @@ DAYS, STOCKS, DRAWS, FRESH = 41, 11, 199, 7
 MONDAY, TUESDAY = pd.Timestamp("2021-01-04"), pd.Timestamp("2021-01-05")
 
 
-def logistic(logit: np.ndarray) -> np.ndarray:
+def logistic(logit):
     return 1 / (1 + np.exp(-logit))
 
 
-def market(seed: int, days: int = DAYS, together: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+def market(seed, days=DAYS, together=0.0):
     """The logit of each stock's chance of a rise, and returns; on a share of
     days one number decides for all stocks.
     """
@@ -39,12 +39,12 @@ def market(seed: int, days: int = DAYS, together: float = 0.0) -> tuple[np.ndarr
     return logit, np.where(drawn < logistic(logit), 0.01, -0.01)
 
 
-def oracle(seed: int, days: int = DAYS) -> tuple[np.ndarray, np.ndarray]:
+def oracle(seed, days=DAYS):
     logit, movement = market(seed, days)
     return logistic(logit), movement
 
 
-def long(probability: np.ndarray, movement: np.ndarray) -> pd.DataFrame:
+def long(probability, movement):
     target = np.repeat(pd.bdate_range("2021-01-01", periods=len(movement)), STOCKS)
     rise = pd.Series((movement > 0).ravel().astype(object)).where(
         np.isfinite(movement).ravel(), None
@@ -69,8 +69,8 @@ WORLDS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS)
 def test_fresh_days_are_covered_at_least_as_often_as_promised_whatever_the_model(
-    world: str,
-) -> None:
+    world,
+):
     """Stocks rise and fall together, and days have unlike numbers of stocks:
     each day weighs the same.
     """
@@ -93,7 +93,7 @@ def test_fresh_days_are_covered_at_least_as_often_as_promised_whatever_the_model
     assert found[-1].tolist() == [1, 0]  # twenty days cannot promise .99
 
 
-def test_a_model_whose_order_is_wrong_says_the_base_rate_of_every_stock() -> None:
+def test_a_model_whose_order_is_wrong_says_the_base_rate_of_every_stock():
     probability, movement = oracle(3)
     made = calibrate(1 - probability, movement)
     assert made.slope == 0
@@ -103,7 +103,7 @@ def test_a_model_whose_order_is_wrong_says_the_base_rate_of_every_stock() -> Non
 
 
 @pytest.mark.parametrize("share", [0.3, 0.62])
-def test_equal_probabilities_get_one_call_and_none_at_high_levels(share: float) -> None:
+def test_equal_probabilities_get_one_call_and_none_at_high_levels(share):
     for seed in range(31):  # no rounding may part the base rate from the threshold that it set
         movement = np.where(np.random.default_rng(seed).random((DAYS, STOCKS)) < share, 0.01, -0.01)
         made = calibrate(np.full(movement.shape, 0.37), movement)
@@ -116,26 +116,26 @@ def test_equal_probabilities_get_one_call_and_none_at_high_levels(share: float) 
         assert all(len(np.unique(direction)) == 1 for direction in directions)
 
 
-def test_calibrated_probabilities_keep_their_order_and_stay_inside() -> None:
+def test_calibrated_probabilities_keep_their_order_and_stay_inside():
     found = Calibration(3.0, -0.4).apply(np.array([0, 1e-12, 0.1, 0.5, 0.9, 1]))
     assert (np.diff(found) >= 0).all()
     assert ((found > 0) & (found < 1)).all()
 
 
-def test_a_call_is_made_outside_the_band_alone() -> None:
+def test_a_call_is_made_outside_the_band_alone():
     calibrated = np.array([0.2, 0.25, 0.3, 0.5, 0.75, 0.8, np.nan])
     expected = [0, np.nan, np.nan, np.nan, np.nan, 1, np.nan]
     np.testing.assert_array_equal(decide(calibrated, 0.75), expected)
     assert np.isnan(decide(np.array([1e-6, 0.5, 1 - 1e-6]), 1.0)).all()
 
 
-def test_nothing_to_calibrate_on_is_an_error() -> None:
+def test_nothing_to_calibrate_on_is_an_error():
     probability, movement = oracle(16)
     with pytest.raises(DtmlError, match="none of 451 "):
         calibrate(probability, np.full_like(movement, np.nan))
 
 
-def test_calls_of_several_nights_and_runs_are_counted_by_their_own_bands() -> None:
+def test_calls_of_several_nights_and_runs_are_counted_by_their_own_bands():
     columns = {
         "target": [TUESDAY, *[MONDAY] * 5, TUESDAY, TUESDAY],
         "run_id": ["b", "a", "a", "a", "a", "a", "a", "unknown"],
@@ -151,7 +151,7 @@ def test_calls_of_several_nights_and_runs_are_counted_by_their_own_bands() -> No
     assert list(count_band(directions, bands).itertuples(index=False, name=None)) == expected
 
 
-def test_few_days_or_few_days_with_directions_have_no_interval() -> None:
+def test_few_days_or_few_days_with_directions_have_no_interval():
     target = pd.bdate_range("2021-01-01", periods=401)
     counts = pd.DataFrame(
         {"target": target, "level": 0.9, "n": 7, "covered": 7, "decided": 0, "decided_correct": 0}
@@ -167,7 +167,7 @@ def test_few_days_or_few_days_with_directions_have_no_interval() -> None:
         assert short[["coverage_low", "coverage_high"]].notna().all(axis=None) == known
 
 
-def test_a_curve_of_fine_bins_is_that_of_their_stock_days() -> None:
+def test_a_curve_of_fine_bins_is_that_of_their_stock_days():
     probability, movement = oracle(20, days=401)
     found = curve_with_intervals(count_bins(long(probability, movement))).iloc[:, :5]
     assert found["n"].tolist() == as_drawn([401 * STOCKS / 10] * 10, share=0.2)
@@ -178,7 +178,7 @@ def test_a_curve_of_fine_bins_is_that_of_their_stock_days() -> None:
         )
 
 
-def test_without_an_outcome_nothing_is_counted() -> None:
+def test_without_an_outcome_nothing_is_counted():
     nothing = long(np.array([[0.6] * STOCKS]), np.full((1, STOCKS), np.nan)).assign(calibrated=0.5)
     bands = pd.DataFrame({"run_id": ["a"], "level": [0.8], "threshold": [0.6]})
     counts = count_band(nothing, bands)

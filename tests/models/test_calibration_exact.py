@@ -12,7 +12,7 @@ from dtml.evaluation.metrics import ratio
 from tests.support.bounds import in_float64
 
 
-def newton(rows: list[tuple[int, float, bool, float]]) -> tuple[float, float]:
+def newton(rows):
     """Slope and intercept, as the module describes them."""
     day, chance, rose, weight = (np.array(each) for each in zip(*rows, strict=True))
     said, days = np.log(chance / (1 - chance)), day.max() + 1
@@ -40,7 +40,7 @@ DAYS, STOCKS = 31, 7
 MONDAY = pd.Timestamp("2021-01-04")
 
 
-def made(seed: int = 3) -> tuple[np.ndarray, np.ndarray]:
+def made(seed=3):
     """Probabilities with skill and returns, on days of unlike numbers of
     stocks; two days have nothing known.
     """
@@ -56,9 +56,7 @@ def made(seed: int = 3) -> tuple[np.ndarray, np.ndarray]:
     return probability, movement
 
 
-def halves(
-    probability: np.ndarray, movement: np.ndarray
-) -> list[list[tuple[int, float, bool, float]]]:
+def halves(probability, movement):
     """Day, probability, outcome and weight of each stock-day, of every second
     day that has one and of the others.
     """
@@ -79,8 +77,8 @@ def halves(
 
 @pytest.mark.parametrize("seed", [3, 4, 5])
 def test_a_threshold_is_the_smallest_that_leaves_so_many_days_of_shares_without_a_wrong_call(
-    seed: int,
-) -> None:
+    seed,
+):
     probability, movement = made(seed)
     _, measured = halves(probability, movement)
     found = calibrate(probability, movement)
@@ -98,7 +96,7 @@ def test_a_threshold_is_the_smallest_that_leaves_so_many_days_of_shares_without_
         assert found.thresholds[level] == min(max(expected, 0.5), 1.0), level
 
 
-def test_where_a_single_day_or_a_single_probability_is_fitted_the_base_rate_is_said() -> None:
+def test_where_a_single_day_or_a_single_probability_is_fitted_the_base_rate_is_said():
     """One day of three stocks, two of which rose: (2/3 + 1) / (1 + 2)."""
     one_day = calibrate(np.array([[0.2, 0.6, 0.9]]), np.array([[0.01, -0.01, 0.01]]))
     assert one_day.slope == 0
@@ -107,7 +105,7 @@ def test_where_a_single_day_or_a_single_probability_is_fitted_the_base_rate_is_s
     assert (one_day.days, one_day.directions) == (0, 0)
 
 
-def test_coverage_by_hand_and_its_intervals_are_those_of_2000_resamples_of_the_same_seed() -> None:
+def test_coverage_by_hand_and_its_intervals_are_those_of_2000_resamples_of_the_same_seed():
     target, generator = pd.bdate_range("2021-01-01", periods=29), np.random.default_rng(7)
     n, silent, wrong = (generator.integers(*ends, 29) for ends in ((5, 9), (1, 4), (0, 2)))
     decided = {"decided": n - silent, "decided_correct": n - silent - wrong}
@@ -124,7 +122,7 @@ def test_coverage_by_hand_and_its_intervals_are_those_of_2000_resamples_of_the_s
         assert found[[f"{name}_low", f"{name}_high"]].tolist() == [low[0], high[0]]
 
 
-def test_bins_by_hand() -> None:
+def test_bins_by_hand():
     directions = pd.DataFrame({"target": MONDAY, "probability": [0.29, 0.295, 1.0, np.nan, 0.5]})
     for missing in ("boolean", object):
         given = directions.assign(rise=pd.Series([True, False, True, True, None], dtype=missing))
@@ -137,7 +135,7 @@ def test_bins_by_hand() -> None:
 
 
 @pytest.mark.parametrize(("seed", "days"), [(3, DAYS), (4, DAYS), (5, DAYS), (3, 4)])
-def test_the_correction_is_platts_shrunk_by_what_days_say_of_it(seed: int, days: int) -> None:
+def test_the_correction_is_platts_shrunk_by_what_days_say_of_it(seed, days):
     probability, movement = made(seed)
     fitted, _ = halves(probability[:days], movement[:days])
     found = calibrate(probability[:days], movement[:days])

@@ -7,16 +7,16 @@ import pandas as pd
 import pytest
 import torch
 
-from dtml.baselines.classifiers import INVERSE_PENALTIES, Kind, fit_classifier
+from dtml.baselines.classifiers import INVERSE_PENALTIES, fit_classifier
 from dtml.errors import DtmlError
 from dtml.windows import Windows
 from tests.support.batches import FEATURES, random
 from tests.support.bounds import in_float64
 
-KINDS: tuple[Kind, Kind] = ("logistic_regression", "gradient_boosting")
+KINDS = ("logistic_regression", "gradient_boosting")
 
 
-def made_windows(seed: int, days: int, stocks: int = 13) -> Windows:
+def made_windows(seed, days, stocks=13):
     """Stocks that fell in the last session before, rise as a rule, and more so
     after the index rose.
     """
@@ -42,8 +42,8 @@ TRAIN, VALIDATION, TEST = made_windows(0, 101), made_windows(1, 23), made_window
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_classifier_finds_a_planted_signal_and_says_nothing_of_what_it_cannot_see(
-    kind: Kind,
-) -> None:
+    kind,
+):
     fitted = fit_classifier(kind, TRAIN, VALIDATION, "published", seed=0)
     found = fitted.probability(TEST)
     np.testing.assert_array_equal(np.isnan(found), ~TEST.observed.numpy())
@@ -57,7 +57,7 @@ def test_a_classifier_finds_a_planted_signal_and_says_nothing_of_what_it_cannot_
 
 @pytest.mark.soak
 @pytest.mark.slow
-def test_a_classifier_is_the_same_for_a_seed_and_only_the_boosting_differs_between_seeds() -> None:
+def test_a_classifier_is_the_same_for_a_seed_and_only_the_boosting_differs_between_seeds():
     for kind, seeds_differ in zip(KINDS, (False, True), strict=True):
         one, again, other = (
             fit_classifier(kind, TRAIN, VALIDATION, "all", seed).probability(TEST)
@@ -69,7 +69,7 @@ def test_a_classifier_is_the_same_for_a_seed_and_only_the_boosting_differs_betwe
 
 @pytest.mark.soak
 @pytest.mark.slow
-def test_validation_labels_choose_among_the_configurations_and_do_nothing_else() -> None:
+def test_validation_labels_choose_among_the_configurations_and_do_nothing_else():
     upside_down = replace(VALIDATION, movement=-VALIDATION.movement)
     rises = TEST.rises().numpy()
     for kind, tried in zip(KINDS, (len(INVERSE_PENALTIES), 400), strict=True):
@@ -84,7 +84,7 @@ def test_validation_labels_choose_among_the_configurations_and_do_nothing_else()
             assert np.nanmean(found[rises]) > np.nanmean(found[~rises])
 
 
-def test_a_span_without_anything_to_learn_is_refused() -> None:
+def test_a_span_without_anything_to_learn_is_refused():
     rising = replace(TRAIN, movement=torch.full_like(TRAIN.movement, 0.01))
     with pytest.raises(DtmlError, match="have the same direction"):
         fit_classifier("gradient_boosting", rising, VALIDATION, "all", seed=0)

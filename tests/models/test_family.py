@@ -14,19 +14,19 @@ DAYS = 127
 MODELS = 10
 
 
-def noise(seed: int, models: int = MODELS) -> np.ndarray:
+def noise(seed, models=MODELS):
     """Daily figures of models without skill that share a part of each day."""
     generator = np.random.default_rng(seed)
     return 0.1 * (generator.standard_normal((DAYS, 1)) + generator.standard_normal((DAYS, models)))
 
 
-def differences(figures: np.ndarray) -> np.ndarray:
+def differences(figures):
     """The difference of each pair of models on each day."""
     first, second = np.triu_indices(figures.shape[1], k=1)
     return figures[:, first] - figures[:, second]
 
 
-def test_a_family_of_noise_is_seldom_found_different() -> None:
+def test_a_family_of_noise_is_seldom_found_different():
     """With probability 5 % or less: more errors than the bound would be a rare event."""
     markets = 40
     found = [
@@ -36,7 +36,7 @@ def test_a_family_of_noise_is_seldom_found_different() -> None:
     assert sum(found) <= binom.ppf(0.999, markets, ALPHA)
 
 
-def rules_beside(figures: np.ndarray, *, with_p: bool) -> pd.DataFrame:
+def rules_beside(figures, *, with_p):
     """The gains of the first column over each other one, as the store keeps them."""
     gains = figures[:, :1] - figures[:, 1:]
     low, high = interval(np.stack([gains, np.ones_like(gains)], axis=-1), ratio, resamples=499)
@@ -47,9 +47,7 @@ def rules_beside(figures: np.ndarray, *, with_p: bool) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("with_p", [True, False])
-def test_a_model_is_seldom_told_apart_from_the_strongest_of_rules_that_are_as_good(
-    *, with_p: bool
-) -> None:
+def test_a_model_is_seldom_told_apart_from_the_strongest_of_rules_that_are_as_good(*, with_p):
     """The strongest is the best of nine in hindsight, which alone would beat the model often."""
     markets = 40
     verbs = []
@@ -62,7 +60,7 @@ def test_a_model_is_seldom_told_apart_from_the_strongest_of_rules_that_are_as_go
 
 
 @pytest.mark.parametrize("with_p", [True, False])
-def test_the_rules_are_beaten_only_where_each_of_them_is(*, with_p: bool) -> None:
+def test_the_rules_are_beaten_only_where_each_of_them_is(*, with_p):
     figures = noise(3, 4)
     figures[:, 0] += 0.1
     strongest = beside_strongest_rule(rules_beside(figures, with_p=with_p))
@@ -90,8 +88,8 @@ def test_the_rules_are_beaten_only_where_each_of_them_is(*, with_p: bool) -> Non
     ],
 )
 def test_the_strongest_rule_is_the_one_of_least_gain_and_of_equal_ones_the_first_by_name(
-    changes: dict[str, object], verb: str
-) -> None:
+    changes, verb
+):
     gains = pd.DataFrame({"other": ["b", "c", "a"], "gain": [0.03, 0.01, 0.01]})
     gains["gain_low"], gains["gain_high"] = [-0.01, 0.004, 0.004], [0.07, 0.016, 0.016]
     strongest = beside_strongest_rule(gains.assign(gain_p=[0.2, 0.01, 0.01]).assign(**changes))
@@ -99,7 +97,7 @@ def test_the_strongest_rule_is_the_one_of_least_gain_and_of_equal_ones_the_first
     assert (strongest["other"], strongest["verb"]) == ("a", verb)
 
 
-def test_a_model_with_skill_is_found_better_than_all_without() -> None:
+def test_a_model_with_skill_is_found_better_than_all_without():
     figures = noise(3)
     figures[:, 4] += 0.1
     first, second = np.triu_indices(MODELS, k=1)
@@ -109,7 +107,7 @@ def test_a_model_with_skill_is_found_better_than_all_without() -> None:
     assert (p[~is_of_skill] > ALPHA).all()
 
 
-def test_the_p_value_of_one_comparison_is_that_of_students_t_where_days_are_independent() -> None:
+def test_the_p_value_of_one_comparison_is_that_of_students_t_where_days_are_independent():
     from scipy.stats import ttest_1samp
 
     for seed, shift in ((1, 0.0), (2, 0.02), (3, 0.03)):
@@ -119,7 +117,7 @@ def test_the_p_value_of_one_comparison_is_that_of_students_t_where_days_are_inde
         assert found == pytest.approx(expected, abs=0.03)
 
 
-def test_what_does_not_vary_has_no_p_value_and_few_days_have_none_at_all() -> None:
+def test_what_does_not_vary_has_no_p_value_and_few_days_have_none_at_all():
     gains = noise(11)
     gains[:, 2] = 0
     p = family_p(gains, resamples=499)
@@ -142,13 +140,11 @@ def test_what_does_not_vary_has_no_p_value_and_few_days_have_none_at_all() -> No
         (None, 0.01, None),
     ],
 )
-def test_the_verb_follows_the_p_value_and_the_sign(
-    gain: float | None, p: float, verb: str | None
-) -> None:
+def test_the_verb_follows_the_p_value_and_the_sign(gain, p, verb):
     assert str(compared(gain, p)).startswith(str(verb))
 
 
-def test_intervals_of_overlapping_outcomes_hold_the_truth_in_95_of_100() -> None:
+def test_intervals_of_overlapping_outcomes_hold_the_truth_in_95_of_100():
     """And those that resample days hold it less often. The scores of 20 stocks know nothing and
     follow themselves from day to day; an outcome is the sum of the next ten returns.
     """
@@ -162,7 +158,7 @@ def test_intervals_of_overlapping_outcomes_hold_the_truth_in_95_of_100() -> None
     ics = (zscore(scores, axis=2) * zscore(outcome, axis=2)).mean(axis=2)
     summands = np.stack([ics, np.ones_like(ics)], axis=-1)
 
-    def holds_0(low: np.ndarray, high: np.ndarray) -> int:
+    def holds_0(low, high):
         return int(((low <= 0) & (high >= 0)).sum())
 
     found = holds_0(*overlapping_interval(summands, ratio, overlap=overlap))
@@ -170,7 +166,7 @@ def test_intervals_of_overlapping_outcomes_hold_the_truth_in_95_of_100() -> None
     assert holds_0(*interval(summands, ratio, resamples=499)) < found
 
 
-def test_the_interval_of_an_overlapping_leg_is_wider_and_its_figure_the_same() -> None:
+def test_the_interval_of_an_overlapping_leg_is_wider_and_its_figure_the_same():
     generator = np.random.default_rng(23)
     scores = generator.standard_normal((DAYS, 13)).cumsum(axis=0)
     prices = generator.standard_normal((DAYS + 5, 13)).cumsum(axis=0)

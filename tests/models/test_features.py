@@ -7,7 +7,7 @@ import torch
 
 from dtml.features import FEATURES, Panel, features, returns
 from dtml.prices.returns import published_labels
-from dtml.windows import WindowConfig, Windows, build_windows
+from dtml.windows import WindowConfig, build_windows
 from tests.support.bounds import assert_close_in_float32, in_float64
 from tests.support.places import SHARED
 from tests.support.windows import random_bars
@@ -23,16 +23,16 @@ SESSIONS = pd.bdate_range("2020-01-01", periods=83).as_unit("ns")
 CONFIG = WindowConfig(window=WINDOW)
 
 
-def made_bars() -> pd.DataFrame:
+def made_bars():
     """Bars on all sessions but the last, which is still to come."""
     return random_bars((*STOCKS, INDEX), SESSIONS[:-1])
 
 
-def build(bars: pd.DataFrame, config: WindowConfig = CONFIG) -> Windows:
+def build(bars, config=CONFIG):
     return build_windows(bars, sessions=SESSIONS, symbols=STOCKS, index_symbol=INDEX, config=config)
 
 
-def panel_of(bars: pd.DataFrame, symbols: list[str]) -> Panel:
+def panel_of(bars, symbols):
     wide = bars.pivot(index="session", columns="symbol")
     return Panel(
         *(
@@ -42,7 +42,7 @@ def panel_of(bars: pd.DataFrame, symbols: list[str]) -> Panel:
     )
 
 
-def test_a_night_reads_the_same_from_the_few_sessions_it_needs() -> None:
+def test_a_night_reads_the_same_from_the_few_sessions_it_needs():
     bars = made_bars()
     whole = build(bars)
     needed = SESSIONS[:-1][-CONFIG.history :]
@@ -52,9 +52,7 @@ def test_a_night_reads_the_same_from_the_few_sessions_it_needs() -> None:
     assert torch.equal(few.index[0], whole.index[-1])
 
 
-def test_a_missing_bar_masks_its_stock_while_it_is_in_the_window_and_leaves_two_moves_unknown() -> (
-    None
-):
+def test_a_missing_bar_masks_its_stock_while_it_is_in_the_window_and_leaves_two_moves_unknown():
     bars = made_bars()
     missing = SESSIONS[60]
     windows = build(bars[~((bars["symbol"] == "BBB") & (bars["session"] == missing))])
@@ -66,8 +64,8 @@ def test_a_missing_bar_masks_its_stock_while_it_is_in_the_window_and_leaves_two_
 
 @pytest.mark.parametrize(("missing", "crossed"), [(5, True), (6, False)])
 def test_a_gap_of_five_sessions_is_crossed_and_behind_a_longer_one_each_feature_waits_for_its_bars(
-    missing: int, crossed: bool
-) -> None:
+    missing, crossed
+):
     price = np.linspace(100, 160, 97)[:, None]
     price[50 : 50 + missing] = np.nan
     found = np.isfinite(
@@ -77,7 +75,7 @@ def test_a_gap_of_five_sessions_is_crossed_and_behind_a_longer_one_each_feature_
     assert first == ([0] * 11 if crossed else [0, 0, 0, 1, 1, 4, 9, 14, 19, 24, 29])
 
 
-def test_thirty_bars_are_history_enough_and_averages_are_over_the_last_bars() -> None:
+def test_thirty_bars_are_history_enough_and_averages_are_over_the_last_bars():
     price = np.arange(100.0, 130.0)[:, None]
     found = features(Panel(price + 1, price + 2, price - 1, price, price), z_close="raw")[-1, 0]
     by_hand = [
@@ -91,7 +89,7 @@ def test_thirty_bars_are_history_enough_and_averages_are_over_the_last_bars() ->
     assert found == in_float64([100 * each for each in by_hand])
 
 
-def test_a_move_as_large_as_allowed_is_a_move_and_a_larger_one_is_none() -> None:
+def test_a_move_as_large_as_allowed_is_a_move_and_a_larger_one_is_none():
     price = np.array([[100.0], [150.0], [240.0], [240.0]])
     panel = Panel(price, price, price, price, price)
     np.testing.assert_array_equal(returns(panel, 0.5)[:, 0], [np.nan, 0.5, np.nan, 0])
@@ -99,7 +97,7 @@ def test_a_move_as_large_as_allowed_is_a_move_and_a_larger_one_is_none() -> None
     np.testing.assert_array_equal(found[:, FEATURES.index("z_adj_close")], [np.nan, 50, np.nan, 0])
 
 
-def test_a_dividend_stays_in_the_move_of_the_close_and_a_spin_off_does_not() -> None:
+def test_a_dividend_stays_in_the_move_of_the_close_and_a_spin_off_does_not():
     """The close changes by 1 % and -6 %, the adjusted close by 2.5 % and 2 %."""
     close, adjusted = np.array([[100.0], [101.0], [94.94]]), np.array([[100.0], [102.5], [104.55]])
     found = features(Panel(close, close, close, close, adjusted), z_close="adjusted")[1:, 0]
@@ -107,7 +105,7 @@ def test_a_dividend_stays_in_the_move_of_the_close_and_a_spin_off_does_not() -> 
     assert found[:, FEATURES.index("z_adj_close")] == in_float64([2.5, 2])
 
 
-def test_an_unrecorded_split_is_no_move_and_no_feature_reaches_across_it() -> None:
+def test_an_unrecorded_split_is_no_move_and_no_feature_reaches_across_it():
     bars = made_bars()
     split = SESSIONS[45]
     after = (bars["symbol"] == "AAA") & (bars["session"] >= split)
@@ -120,7 +118,7 @@ def test_an_unrecorded_split_is_no_move_and_no_feature_reaches_across_it() -> No
     assert windows.stocks[windows.observed].abs().max() < 35
 
 
-def test_a_stock_without_any_adjusted_close_has_its_moves_from_the_close() -> None:
+def test_a_stock_without_any_adjusted_close_has_its_moves_from_the_close():
     bars = made_bars()
     bars.loc[bars["symbol"] == "AAA", "adj_close"] = np.nan
     assert torch.equal(build(bars).stocks, build(made_bars()).stocks)
@@ -129,7 +127,7 @@ def test_a_stock_without_any_adjusted_close_has_its_moves_from_the_close() -> No
     assert torch.equal(by_close.stocks, build(made_bars()).stocks)
 
 
-def test_labels_follow_the_papers_thresholds_and_a_tie_is_a_fall() -> None:
+def test_labels_follow_the_papers_thresholds_and_a_tie_is_a_fall():
     windows = build(made_bars()).days(slice(0, 1))
     returns = [0.0055, 0.0054, 0.0, -0.0049, -0.0050, torch.nan, 0.02]
     windows.movement.copy_(torch.tensor([returns], dtype=torch.float64).float())
@@ -147,9 +145,7 @@ def test_labels_follow_the_papers_thresholds_and_a_tie_is_a_fall() -> None:
     ("name", "prices_of", "without_history"),
     [("kdd17", "kdd17", 1450), ("acl18", "acl18", 758), ("ni225", "ni225_paper", 29 * 51)],
 )
-def test_features_and_labels_equal_those_of_their_authors(
-    name: str, prices_of: str, without_history: int
-) -> None:
+def test_features_and_labels_equal_those_of_their_authors(name, prices_of, without_history):
     """Of fulifeng/Adv-ALSTM, where -123321 marks rows without 30 days of history; those of ni225
     begin with a history that the public prices lack.
     """
@@ -172,7 +168,7 @@ def test_features_and_labels_equal_those_of_their_authors(
 
 
 @pytest.mark.parametrize("change", ["prices", "bars"])
-def test_nothing_that_comes_after_as_of_changes_an_input(change: str) -> None:
+def test_nothing_that_comes_after_as_of_changes_an_input(change):
     bars = made_bars()
     before = build(bars)
     later = bars["session"] > before.as_of[20]
@@ -189,7 +185,7 @@ def test_nothing_that_comes_after_as_of_changes_an_input(change: str) -> None:
     assert not torch.equal(after.stocks[21:], before.stocks[21:])
 
 
-def test_the_target_session_is_the_next_one_and_its_row_is_never_input() -> None:
+def test_the_target_session_is_the_next_one_and_its_row_is_never_input():
     windows = build(made_bars())
     assert (windows.as_of[1:] == windows.target[:-1]).all()
     assert windows.target[-1] == SESSIONS[-1]

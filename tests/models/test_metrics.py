@@ -23,19 +23,19 @@ from tests.support.directions import score, score_days
 DAYS, STOCKS = 61, 7
 
 
-def calls_of(predicted: np.ndarray, rose: np.ndarray) -> pd.DataFrame:
+def calls_of(predicted, rose):
     sessions = np.repeat(pd.bdate_range("2021-01-01", periods=len(rose)), rose.shape[1])
     return pd.DataFrame({"session": sessions, "predicted": predicted.ravel(), "rose": rose.ravel()})
 
 
 @pytest.fixture
-def directions() -> pd.DataFrame:
+def directions():
     generator = np.random.default_rng(3)
     rose = generator.random((DAYS, STOCKS)) < 0.5
     return calls_of(np.where(generator.random((DAYS, STOCKS)) < 0.7, rose, ~rose), rose)
 
 
-def test_counts_give_the_acc_and_mcc_of_scikit_learn(directions: pd.DataFrame) -> None:
+def test_counts_give_the_acc_and_mcc_of_scikit_learn(directions):
     found, rose, predicted = score(directions), directions["rose"], directions["predicted"]
     assert found.acc.value == in_float64(accuracy_score(rose, predicted))
     assert found.mcc.value == in_float64(matthews_corrcoef(rose, predicted))
@@ -55,12 +55,12 @@ def test_counts_give_the_acc_and_mcc_of_scikit_learn(directions: pd.DataFrame) -
     ],
 )
 def test_two_figures_are_told_apart_where_the_interval_of_their_difference_does_not_hold_zero(
-    ends: tuple[float, float | None], words: str | None
-) -> None:
+    ends, words
+):
     assert str(told_apart(*ends)).startswith(str(words))
 
 
-def test_predictors_are_told_apart_on_the_same_days_though_their_own_intervals_meet() -> None:
+def test_predictors_are_told_apart_on_the_same_days_though_their_own_intervals_meet():
     """Days on which all is right or wrong widen each interval; that one more is
     right each day stays the same.
     """
@@ -74,7 +74,7 @@ def test_predictors_are_told_apart_on_the_same_days_though_their_own_intervals_m
     assert told_apart(*ends) == "beats"
 
 
-def test_stocks_that_move_together_widen_the_interval_as_fewer_days_would() -> None:
+def test_stocks_that_move_together_widen_the_interval_as_fewer_days_would():
     """Copies of one stock add stock-days and no information: the interval stays
     that of the single stock.
     """
@@ -86,7 +86,7 @@ def test_stocks_that_move_together_widen_the_interval_as_fewer_days_would() -> N
     assert astuple(copied.acc) == in_float64(astuple(single.acc))
 
 
-def test_dependent_days_widen_the_interval() -> None:
+def test_dependent_days_widen_the_interval():
     generator = np.random.default_rng(7)
     remembered = np.stack(
         [50 + 5 * autoregressive(0.5, 251, 499, generator), np.full((251, 499), 100.0)], axis=-1
@@ -105,7 +105,7 @@ def test_dependent_days_widen_the_interval() -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("days", [64, 252])
-def test_95_percent_intervals_hold_the_truth_of_95_percent_of_the_markets(days: int) -> None:
+def test_95_percent_intervals_hold_the_truth_of_95_percent_of_the_markets(days):
     """2,000 markets without signal, of independent days: ACC, MCC, and both as
     paired differences to a one-way rule.
     """
@@ -115,14 +115,14 @@ def test_95_percent_intervals_hold_the_truth_of_95_percent_of_the_markets(days: 
 
 
 @pytest.mark.parametrize(("days", "known"), [(19, False), (20, True)])
-def test_few_days_have_no_interval(days: int, known: bool) -> None:
+def test_few_days_have_no_interval(days, known):
     rose = np.random.default_rng(2).random((days, STOCKS)) < 0.5
     found = score(calls_of(~rose, rose))
     assert found.acc.value == 0
     assert np.isfinite([found.acc.low, found.acc.high]).all() == known
 
 
-def test_the_naive_rules_read_the_index_up_to_the_session_before() -> None:
+def test_the_naive_rules_read_the_index_up_to_the_session_before():
     close = pd.Series(np.linspace(100, 80, 23), index=pd.bdate_range("2022-03-01", periods=23))
     close.iloc[-1] = 120.0
     found = naive_directions(close)
@@ -136,7 +136,7 @@ def test_the_naive_rules_read_the_index_up_to_the_session_before() -> None:
     pd.testing.assert_frame_equal(cut, found.iloc[:-1])
 
 
-def test_a_day_without_a_bar_of_the_index_has_no_call() -> None:
+def test_a_day_without_a_bar_of_the_index_has_no_call():
     days = pd.bdate_range("2022-03-01", periods=23)
     bars = pd.DataFrame({"session": days, "symbol": "X", "close": np.linspace(100, 80, 23)}).drop(
         index=21
@@ -148,7 +148,7 @@ def test_a_day_without_a_bar_of_the_index_has_no_call() -> None:
     assert found.iloc[1].isna().all()
 
 
-def test_half_of_the_stocks_rise_by_a_rule_of_stocks() -> None:
+def test_half_of_the_stocks_rise_by_a_rule_of_stocks():
     """The losers of the session, and those that moved least over twenty."""
     sessions = pd.bdate_range("2022-03-01", periods=25, name="session")
     moves = 0.01 * np.array([1, 2, 3, 4]) * np.where(np.arange(25) % 2, 1, -1)[:, None]
@@ -166,7 +166,7 @@ def test_half_of_the_stocks_rise_by_a_rule_of_stocks() -> None:
     assert cut["low_volatility"][0].tolist() == [0, 1]
 
 
-def test_the_rule_is_chosen_on_the_papers_labels_where_all_rules_have_a_direction() -> None:
+def test_the_rule_is_chosen_on_the_papers_labels_where_all_rules_have_a_direction():
     change = np.array([[0.02] * 7, [0.01] * 7, [-0.02] * 7, [0.004] * 7, [-0.004] * 7])
     up, down = np.ones_like(change), np.zeros_like(change)
     late = np.array([[np.nan], [1], [0], [1], [0]]) * up
@@ -176,7 +176,7 @@ def test_the_rule_is_chosen_on_the_papers_labels_where_all_rules_have_a_directio
     assert choose_rule({"down": down[1:], "up": up[1:]}, change[1:]) == "down"
 
 
-def test_resampled_days_come_in_blocks_that_wrap_around() -> None:
+def test_resampled_days_come_in_blocks_that_wrap_around():
     """A run of equal days is drawn together more often than single days would
     be: the sum varies more, and wraps.
     """

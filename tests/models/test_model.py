@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
 
 from dtml.model import DTML, ModelConfig
 from tests.support.bounds import assert_close_in_float64
@@ -13,7 +12,7 @@ DAYS, STOCKS, WINDOW, FEATURES, HIDDEN = 5, 7, 3, 11, 26
 CONFIG = ModelConfig(features=FEATURES, hidden=HIDDEN, heads=2, beta=0.3, dropout=0.0)
 
 
-def make(config: ModelConfig = CONFIG, seed: int = 0) -> DTML:
+def make(config=CONFIG, seed=0):
     torch.manual_seed(seed)
     model = DTML(config, STOCKS).double().eval()
     with torch.no_grad():
@@ -22,9 +21,7 @@ def make(config: ModelConfig = CONFIG, seed: int = 0) -> DTML:
     return model
 
 
-def run(
-    model: DTML, stocks: Tensor, index: Tensor, observed: Tensor, *, need_attention: bool = False
-) -> tuple[Tensor, Tensor | None]:
+def run(model, stocks, index, observed, *, need_attention=False):
     """Call the model on whole windows: `stocks` [days stocks window features],
     `index` [days window features].
     """
@@ -36,14 +33,14 @@ def run(
 
 
 @pytest.fixture
-def day_inputs() -> tuple[Tensor, Tensor, Tensor]:
+def day_inputs():
     torch.manual_seed(11)
     stocks = torch.randn(DAYS, STOCKS, WINDOW, FEATURES, dtype=torch.float64)
     index = torch.randn(DAYS, WINDOW, FEATURES, dtype=torch.float64)
     return stocks, index, torch.ones(DAYS, STOCKS, dtype=torch.bool)
 
 
-def test_days_do_not_see_each_other(day_inputs: tuple[Tensor, Tensor, Tensor]) -> None:
+def test_days_do_not_see_each_other(day_inputs):
     stocks, index, observed = day_inputs
     model = make()
     before = run(model, stocks, index, observed)[0]
@@ -55,8 +52,8 @@ def test_days_do_not_see_each_other(day_inputs: tuple[Tensor, Tensor, Tensor]) -
 
 
 def test_stocks_are_interchangeable_with_their_own_gains(
-    day_inputs: tuple[Tensor, Tensor, Tensor],
-) -> None:
+    day_inputs,
+):
     stocks, index, observed = day_inputs
     model, moved = make(), make()
     order = torch.randperm(STOCKS)
@@ -68,8 +65,8 @@ def test_stocks_are_interchangeable_with_their_own_gains(
 
 
 def test_shared_gains_serve_a_universe_of_any_size(
-    day_inputs: tuple[Tensor, Tensor, Tensor],
-) -> None:
+    day_inputs,
+):
     stocks, index, observed = day_inputs
     torch.manual_seed(0)
     model = DTML(replace(CONFIG, normalisation="shared"), STOCKS).double().eval()
@@ -79,7 +76,7 @@ def test_shared_gains_serve_a_universe_of_any_size(
     assert run(model, stocks[:, :5], index, observed[:, :5])[0].shape == (DAYS, 5)
 
 
-def test_beta_zero_removes_the_index(day_inputs: tuple[Tensor, Tensor, Tensor]) -> None:
+def test_beta_zero_removes_the_index(day_inputs):
     stocks, index, observed = day_inputs
     without, with_index = make(replace(CONFIG, beta=0.0)), make()
     moved = index + 1
@@ -91,7 +88,7 @@ def test_beta_zero_removes_the_index(day_inputs: tuple[Tensor, Tensor, Tensor]) 
     ).all()
 
 
-def test_padding_is_inert(day_inputs: tuple[Tensor, Tensor, Tensor]) -> None:
+def test_padding_is_inert(day_inputs):
     stocks, index, observed = day_inputs
     model = make()
     present = torch.tensor([True, True, False, True, True, True, False])
@@ -108,9 +105,7 @@ def test_padding_is_inert(day_inputs: tuple[Tensor, Tensor, Tensor]) -> None:
 
 
 @pytest.mark.parametrize("data_axis", [False, True])
-def test_which_other_stock_moved_is_seen_through_the_data_axis_alone(
-    day_inputs: tuple[Tensor, Tensor, Tensor], data_axis: bool
-) -> None:
+def test_which_other_stock_moved_is_seen_through_the_data_axis_alone(day_inputs, data_axis):
     """Swapping two stocks' windows keeps the mean and the deviation of eq. 3:
     without the axis no third can tell.
     """
@@ -124,8 +119,8 @@ def test_which_other_stock_moved_is_seen_through_the_data_axis_alone(
 
 
 def test_attention_is_asymmetric_sums_to_one_and_changes_no_prediction(
-    day_inputs: tuple[Tensor, Tensor, Tensor],
-) -> None:
+    day_inputs,
+):
     stocks, index, observed = day_inputs
     observed[:, 3] = False
     model = make()
@@ -138,8 +133,8 @@ def test_attention_is_asymmetric_sums_to_one_and_changes_no_prediction(
 
 
 def test_the_whole_network_is_the_equations_written_out(
-    day_inputs: tuple[Tensor, Tensor, Tensor],
-) -> None:
+    day_inputs,
+):
     """Day by day, stock by stock, with loops where the model has tensors; one
     head, one stock that is not observed.
     """
@@ -166,7 +161,7 @@ def test_the_whole_network_is_the_equations_written_out(
         assert_close_in_float64(found[day, seen], model.predict(h_p).squeeze(-1))
 
 
-def context_of(model: DTML, window: Tensor) -> Tensor:
+def context_of(model, window):
     transformed = torch.tanh(window @ model.transform.weight.T + model.transform.bias)
     states = model.lstm(transformed.unsqueeze(1), torch.arange(WINDOW).unsqueeze(0))[:, 0, 0]
     weights = torch.softmax(torch.stack([state @ states[-1] for state in states]), dim=0)

@@ -9,7 +9,7 @@ from tests.support.bounds import assert_close_in_float64
 SESSIONS, SYMBOLS, INPUTS, HIDDEN, DAYS, WINDOW = 43, 5, 7, 13, 37, 3
 
 
-def test_states_and_gradients_are_those_of_torchs_lstm_with_the_gates_in_our_order() -> None:
+def test_states_and_gradients_are_those_of_torchs_lstm_with_the_gates_in_our_order():
     torch.manual_seed(3)
     ours, theirs = LSTM(HIDDEN, INPUTS).double(), nn.LSTM(INPUTS, HIDDEN).double()
     # torch: input, forget, candidate, output

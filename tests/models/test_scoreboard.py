@@ -19,42 +19,40 @@ DAYS, STOCKS, MEMBERS = 31, 7, 3
 TARGET = pd.bdate_range("2021-01-01", periods=DAYS)
 
 
-def rule_of(direction: np.ndarray, name: str = "rule") -> Predictor:
+def rule_of(direction, name="rule"):
     return Predictor(
         name, np.repeat(direction.astype(float)[None, :, None], STOCKS, axis=2), is_rule=True
     )
 
 
-def table(*predictors: Predictor, movement: np.ndarray, protocol: str = "all") -> pd.DataFrame:
+def table(*predictors, movement, protocol="all"):
     board = scoreboard(predictors, movement=movement, target=TARGET)
     return board[board["protocol"] == protocol].set_index("predictor")
 
 
 @pytest.fixture(autouse=True)
-def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+def _few_resamples(monkeypatch):
     monkeypatch.setattr("dtml.evaluation.scoreboard.RESAMPLES", 499)
 
 
 @pytest.fixture
-def movement() -> np.ndarray:
+def movement():
     generator = np.random.default_rng(1)
     return 0.01 * (generator.standard_normal((DAYS, 1)) + generator.standard_normal((DAYS, STOCKS)))
 
 
 @pytest.fixture
-def model(movement: np.ndarray) -> Predictor:
+def model(movement):
     noise = np.random.default_rng(2).standard_normal((MEMBERS, DAYS, STOCKS))
     return Predictor("model", 1 / (1 + np.exp(-(30 * movement + noise))), configurations=11)
 
 
 @pytest.fixture
-def rule(movement: np.ndarray) -> Predictor:
+def rule(movement):
     return rule_of(np.random.default_rng(3).random(DAYS) < 0.5)
 
 
-def test_every_figure_is_that_of_scikit_learn(
-    movement: np.ndarray, model: Predictor, rule: Predictor
-) -> None:
+def test_every_figure_is_that_of_scikit_learn(movement, model, rule):
     row = table(model, rule, movement=movement).loc["model"]
     rose, together = (movement > 0).ravel(), model.probability.mean(axis=0).ravel()
     rule_acc = accuracy_score(rose, rule.probability.ravel() > 0.5)
@@ -86,9 +84,7 @@ def test_every_figure_is_that_of_scikit_learn(
         assert row[f"{name}_low"] < row[name] < row[f"{name}_high"]
 
 
-def test_timing_the_market_perfectly_is_no_skill_within_a_day(
-    movement: np.ndarray, rule: Predictor
-) -> None:
+def test_timing_the_market_perfectly_is_no_skill_within_a_day(movement, rule):
     common = np.sign(movement.mean(axis=1, keepdims=True)) * 0.3 + 0.5
     timer = Predictor("timer", np.broadcast_to(common, (1, DAYS, STOCKS)).copy())
     row = table(timer, rule, movement=movement).loc["timer"]
@@ -97,9 +93,7 @@ def test_timing_the_market_perfectly_is_no_skill_within_a_day(
     assert row["same_direction"] == 1
 
 
-def test_pairs_are_pooled_over_days_and_the_level_of_a_day_does_not_matter(
-    movement: np.ndarray, model: Predictor, rule: Predictor
-) -> None:
+def test_pairs_are_pooled_over_days_and_the_level_of_a_day_does_not_matter(movement, model, rule):
     together = model.probability.mean(axis=0)
     odds = together / (1 - together) * np.exp(np.linspace(-3, 3, DAYS))[:, None]
     shifted = Predictor("shifted", (odds / (1 + odds))[None])
@@ -114,9 +108,7 @@ def test_pairs_are_pooled_over_days_and_the_level_of_a_day_does_not_matter(
     assert auc["model"] == in_float64(np.average(scores, weights=weights[weights > 0]))
 
 
-def test_the_papers_protocol_drops_small_moves(
-    movement: np.ndarray, model: Predictor, rule: Predictor
-) -> None:
+def test_the_papers_protocol_drops_small_moves(movement, model, rule):
     movement = np.round(movement, 4)
     movement[:2] = 0.0054
     movement[2, 0], movement[3, 0] = 0.0055, -0.005
@@ -127,16 +119,14 @@ def test_the_papers_protocol_drops_small_moves(
     assert row["acc"] == in_float64(accuracy_score(movement[large] > 0, together[large] > 0.5))
 
 
-def test_a_move_of_nothing_is_no_rise(
-    movement: np.ndarray, model: Predictor, rule: Predictor
-) -> None:
+def test_a_move_of_nothing_is_no_rise(movement, model, rule):
     movement[5] = 0.0
     assert table(model, rule, movement=movement).loc["model", "rises"] == (movement > 0).sum()
 
 
 def test_stock_days_without_a_probability_or_a_move_are_left_out_for_everyone(
-    movement: np.ndarray, model: Predictor, rule: Predictor
-) -> None:
+    movement, model, rule
+):
     """What is said of a stock-day that one seed of one model does not know
     changes no figure of anyone.
     """
@@ -157,13 +147,11 @@ def test_stock_days_without_a_probability_or_a_move_are_left_out_for_everyone(
     ("chance", "rose"),
     [([0.4, 0.4, 0.4], [1, 0, 1]), ([0.2, 0.5, 0.7], [1, 1, 1]), ([0.2, 0.5, 0.7], [0, 0, 1])],
 )
-def test_a_line_that_cannot_be_fitted_is_missing(chance: list[float], rose: list[int]) -> None:
+def test_a_line_that_cannot_be_fitted_is_missing(chance, rose):
     assert np.isnan(calibration_line(np.array(chance), np.array(rose, dtype=bool))).all()
 
 
-def test_what_does_not_fit_is_an_error(
-    movement: np.ndarray, model: Predictor, rule: Predictor
-) -> None:
+def test_what_does_not_fit_is_an_error(movement, model, rule):
     silent = replace(rule, probability=rule.probability.copy())
     silent.probability[:, 2] = np.nan
     with pytest.raises(DtmlError, match=f"{rule.name} .*7 stock-days.* 2021-01-05"):

@@ -16,13 +16,13 @@ SMALL_STOCKNET = StockNetConfig(hidden=17, latent=19, movement=23)
 POSTERIOR_STOCKNET = replace(SMALL_STOCKNET, posterior_past=True)
 
 
-def stocknet(seed: int = 0) -> StockNet:
+def stocknet(seed=0):
     network = drawn(SMALL_STOCKNET, seed)
     assert isinstance(network, StockNet)
     return network
 
 
-def test_stocknet_predicts_from_prior_means_and_never_from_a_label() -> None:
+def test_stocknet_predicts_from_prior_means_and_never_from_a_label():
     network, batch = stocknet().eval(), batch_of()
     first = logits(network, batch)
     with torch.no_grad():
@@ -34,7 +34,7 @@ def test_stocknet_predicts_from_prior_means_and_never_from_a_label() -> None:
     assert torch.equal(network.logits(batch.rows, batch.windows, batch.observed), first)
 
 
-def test_stocknet_can_predict_with_what_the_past_movements_say_of_the_past() -> None:
+def test_stocknet_can_predict_with_what_the_past_movements_say_of_the_past():
     network, batch = drawn(POSTERIOR_STOCKNET), batch_of()
     assert isinstance(network, StockNet)
     x = batch.rows[batch.windows.mT, :-1]
@@ -46,7 +46,7 @@ def test_stocknet_can_predict_with_what_the_past_movements_say_of_the_past() -> 
     assert not torch.allclose(logits(network, batch), logits(drawn(SMALL_STOCKNET), batch))
 
 
-def test_the_objective_of_stocknet_is_its_equation_written_out_for_one_stock_day() -> None:
+def test_the_objective_of_stocknet_is_its_equation_written_out_for_one_stock_day():
     network, batch = stocknet().eval(), batch_of()._replace(step=torch.tensor(60.0))
     day, stock = (int(i) for i in batch.counted.nonzero()[0])
     only = torch.zeros_like(batch.counted)
@@ -87,13 +87,13 @@ def test_the_objective_of_stocknet_is_its_equation_written_out_for_one_stock_day
     )
 
 
-def test_the_divergence_is_weighed_from_nothing_to_everything() -> None:
+def test_the_divergence_is_weighed_from_nothing_to_everything():
     steps = torch.tensor([0.0, 1.0, 100.0, 200.0, 5000.0])
     weights = [float(stocknet().kl_weight(step)) for step in steps]
     assert weights == in_float64([0, 0.005, 0.5, 1, 1])
 
 
-def test_latents_are_noisy_in_training_alone_and_their_noise_is_the_generators() -> None:
+def test_latents_are_noisy_in_training_alone_and_their_noise_is_the_generators():
     network, batch = stocknet(), batch_of()
     for module in network.modules():
         if isinstance(module, Dropout):

@@ -1,7 +1,6 @@
 """Training: reproducible, resumable, and able to find what only the data axis shows."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -16,13 +15,9 @@ from dtml.experiments import Experiment, vary
 from dtml.inference import choose_device, predict
 from dtml.model import DTML
 from dtml.training import (
-    Epoch,
-    EpochReport,
-    Fit,
     Member,
     ResumedEpoch,
     Span,
-    TrainingConfig,
     fit_members,
     no_report,
     stack_members,
@@ -33,26 +28,26 @@ from tests.support.windows import CPU, MODEL, RECIPE, STOCKS, TRAIN, VALIDATION,
 
 
 def fit(
-    seed: int = 0,
-    config: TrainingConfig = RECIPE,
-    device: torch.device = CPU,
-    state_folder: Path | None = None,
-    on_epoch: EpochReport = no_report,
-) -> Fit:
+    seed=0,
+    config=RECIPE,
+    device=CPU,
+    state_folder=None,
+    on_epoch=no_report,
+):
     members = [Member(seed, MODEL, config)]
     return fit_members(
         TRAIN, VALIDATION, members, device=device, state_folder=state_folder, on_epoch=on_epoch
     )[0]
 
 
-def assert_same_weights(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+def assert_same_weights(one, other):
     assert one.keys() == other.keys()
     for name, value in one.items():
         assert torch.equal(value, other[name]), name
 
 
 @pytest.mark.slow
-def test_same_seed_same_weights_whatever_the_global_generator_does() -> None:
+def test_same_seed_same_weights_whatever_the_global_generator_does():
     torch.manual_seed(1)
     first = fit()
     torch.manual_seed(2)
@@ -64,16 +59,16 @@ def test_same_seed_same_weights_whatever_the_global_generator_does() -> None:
 
 @pytest.mark.slow
 def test_an_interrupted_training_resumes_to_the_weights_of_an_undisturbed_one(
-    tmp_path: Path,
-) -> None:
-    def interrupt(_member: Member, epoch: Epoch) -> None:
+    tmp_path,
+):
+    def interrupt(_member, epoch):
         if epoch.number == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         fit(state_folder=tmp_path, on_epoch=interrupt)
     assert (tmp_path / f"{Member(0, MODEL, RECIPE).name}-cpu.safetensors").exists()
-    seen: list[Epoch] = []
+    seen = []
     resumed = fit(state_folder=tmp_path, on_epoch=lambda _, epoch: seen.append(epoch))
     undisturbed = fit()
     # The last one done is told once more, so that progress can count it, and told apart.
@@ -85,7 +80,7 @@ def test_an_interrupted_training_resumes_to_the_weights_of_an_undisturbed_one(
 
 
 @pytest.mark.slow
-def test_the_epoch_with_the_best_validation_accuracy_is_kept_and_no_early_one() -> None:
+def test_the_epoch_with_the_best_validation_accuracy_is_kept_and_no_early_one():
     found = fit(config=replace(RECIPE, epochs=11))
     eligible = [epoch.validation_acc for epoch in found.epochs[RECIPE.first_kept_epoch - 1 :]]
     assert found.best_acc == max(eligible)
@@ -93,15 +88,15 @@ def test_the_epoch_with_the_best_validation_accuracy_is_kept_and_no_early_one() 
 
 
 @pytest.mark.slow
-def test_patience_ends_a_fit_that_no_longer_improves() -> None:
+def test_patience_ends_a_fit_that_no_longer_improves():
     found = fit(config=replace(RECIPE, epochs=500, patience=3, learning_rate=1e-9))
     assert len(found.epochs) == RECIPE.first_kept_epoch + 3
 
 
-def test_an_interrupt_stops_every_member_after_its_epoch() -> None:
-    done: list[int] = []
+def test_an_interrupt_stops_every_member_after_its_epoch():
+    done = []
 
-    def interrupt(member: Member, _epoch: Epoch) -> None:
+    def interrupt(member, _epoch):
         done.append(member.seed)
         if member.seed == 0:
             raise KeyboardInterrupt
@@ -118,13 +113,13 @@ def test_an_interrupt_stops_every_member_after_its_epoch() -> None:
     assert done.count(1) < 100
 
 
-def test_a_loss_that_is_no_number_stops_the_training_with_advice() -> None:
+def test_a_loss_that_is_no_number_stops_the_training_with_advice():
     with pytest.raises(DtmlError, match=r"seed 0.*nan.*learning_rate"):
         fit(config=replace(RECIPE, learning_rate=1e30))
 
 
 @pytest.fixture(scope="module")
-def ensemble() -> Ensemble:
+def ensemble():
     fits = fit_members(
         TRAIN, VALIDATION, [Member(seed, MODEL, RECIPE) for seed in (4, 9)], device=CPU
     )
@@ -134,9 +129,7 @@ def ensemble() -> Ensemble:
 
 
 @pytest.mark.slow
-def test_a_checkpoint_comes_back_as_it_was_and_predicts_the_same_bytes(
-    ensemble: Ensemble, tmp_path: Path
-) -> None:
+def test_a_checkpoint_comes_back_as_it_was_and_predicts_the_same_bytes(ensemble, tmp_path):
     file = tmp_path / "model.safetensors"
     sha = save_ensemble(ensemble, file)
     again = load_ensemble(file, market="made", sha=sha)
@@ -149,9 +142,7 @@ def test_a_checkpoint_comes_back_as_it_was_and_predicts_the_same_bytes(
 
 
 @pytest.mark.slow
-def test_a_checkpoint_that_is_missing_changed_or_foreign_is_refused(
-    ensemble: Ensemble, tmp_path: Path
-) -> None:
+def test_a_checkpoint_that_is_missing_changed_or_foreign_is_refused(ensemble, tmp_path):
     file = tmp_path / "model.safetensors"
     sha = save_ensemble(ensemble, file)
     with pytest.raises(DtmlError, match="market made, not other"):
@@ -169,12 +160,12 @@ def test_a_checkpoint_that_is_missing_changed_or_foreign_is_refused(
     "overrides",
     [{"hidden": 30}, {"window": 0}, {"dropout": 1.0}, {"epochs": 0}, {"learning_rate": 0.0}],
 )
-def test_an_impossible_configuration_is_the_users_mistake(overrides: dict[str, object]) -> None:
+def test_an_impossible_configuration_is_the_users_mistake(overrides):
     with pytest.raises(UsageError):
         vary(Experiment(), overrides)
 
 
-def test_a_device_that_is_not_there_is_an_error() -> None:
+def test_a_device_that_is_not_there_is_an_error():
     if torch.cuda.is_available():
         assert choose_device("auto").type == "cuda"
     else:
@@ -185,7 +176,7 @@ def test_a_device_that_is_not_there_is_an_error() -> None:
 
 @pytest.mark.slow
 @pytest.mark.soak
-def test_the_data_axis_finds_the_leaders_and_one_stock_at_a_time_does_not() -> None:
+def test_the_data_axis_finds_the_leaders_and_one_stock_at_a_time_does_not():
     """A smaller run of `benchmarks.data_axis`, on the simulated market whose
     best accuracy is known.
     """
@@ -199,7 +190,7 @@ def test_the_data_axis_finds_the_leaders_and_one_stock_at_a_time_does_not() -> N
 
 @pytest.mark.soak
 @pytest.mark.slow
-def test_members_spread_over_devices_equal_members_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_members_spread_over_devices_equal_members_of_one(monkeypatch):
     members = [Member(seed, MODEL, RECIPE) for seed in (1, 2, 3)]
     alone = fit_members(TRAIN, VALIDATION, members, device=CPU)
     monkeypatch.setattr(fitting, "devices_of", lambda device: [device, device])
@@ -210,7 +201,7 @@ def test_members_spread_over_devices_equal_members_of_one(monkeypatch: pytest.Mo
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
-def test_seeds_side_by_side_on_cuda_have_the_weights_of_seeds_alone() -> None:
+def test_seeds_side_by_side_on_cuda_have_the_weights_of_seeds_alone():
     cuda = choose_device("cuda")
     members = [Member(seed, MODEL, RECIPE) for seed in (1, 2, 3)]
     together = fit_members(TRAIN, VALIDATION, members, device=cuda)
@@ -221,8 +212,8 @@ def test_seeds_side_by_side_on_cuda_have_the_weights_of_seeds_alone() -> None:
 
 @pytest.mark.slow
 def test_probability_is_the_mean_of_what_the_members_say_and_masked_stocks_get_none(
-    ensemble: Ensemble,
-) -> None:
+    ensemble,
+):
     found = predict(ensemble, VALIDATION, CPU)
     assert len(found) == int(VALIDATION.observed.sum())
     day, seen = slice(5, 6), VALIDATION.observed[5]
@@ -239,7 +230,7 @@ def test_probability_is_the_mean_of_what_the_members_say_and_masked_stocks_get_n
     assert mine["probability_std"].tolist() == in_float32(np.std(said, axis=0).tolist())
 
 
-def test_the_loss_counts_labelled_stock_days_and_the_squared_norm_of_the_last_layer() -> None:
+def test_the_loss_counts_labelled_stock_days_and_the_squared_norm_of_the_last_layer():
     model = DTML(MODEL, STOCKS).eval()
     span = Span.of(TRAIN, "all", CPU)
     batch = span.batch(span.days[:17])

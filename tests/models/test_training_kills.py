@@ -2,7 +2,6 @@
 bit, of one that nothing disturbed.
 """
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import torch
 
 from dtml.checkpoints import Ensemble, save_ensemble
 from dtml.errors import DtmlError
-from dtml.training import Member, TrainingConfig, fit_members, stack_members
+from dtml.training import Member, fit_members, stack_members
 from dtml.windows import WindowConfig
 from tests.support.windows import MODEL, RECIPE, TRAIN, VALIDATION, WINDOW
 from translation import artifacts
@@ -28,7 +27,7 @@ class KilledError(BaseException):
     """The process is gone."""
 
 
-def train(recipe: TrainingConfig, folder: Path, seeds: Sequence[int] = SEEDS) -> str:
+def train(recipe, folder, seeds=SEEDS):
     """Train the members, keep their state in `folder`, and return the SHA-256
     of their checkpoint beside it.
     """
@@ -40,13 +39,13 @@ def train(recipe: TrainingConfig, folder: Path, seeds: Sequence[int] = SEEDS) ->
     return save_ensemble(ensemble, folder.with_suffix(".checkpoint"))
 
 
-def was_killed_at(number: int, monkeypatch: pytest.MonkeyPatch, run: Callable[[], object]) -> bool:
+def was_killed_at(number, monkeypatch, run):
     """Run until so many files were replaced, after which nothing is written any
     more; whether it came to that.
     """
     done, honest = 0, Path.replace
 
-    def counted(file: Path, target: Path) -> Path:
+    def counted(file, target):
         nonlocal done
         if done == number:
             raise KilledError
@@ -66,8 +65,8 @@ def was_killed_at(number: int, monkeypatch: pytest.MonkeyPatch, run: Callable[[]
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", [pytest.param(LAST, marks=pytest.mark.soak), STALE])
 def test_a_kill_at_any_write_of_a_training_changes_no_bit_of_its_weights(
-    recipe: TrainingConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    recipe, tmp_path, monkeypatch
+):
     undisturbed = train(recipe, tmp_path / "undisturbed")
     number, other, folder = 0, [], tmp_path / "killed-0"
     while was_killed_at(number, monkeypatch, lambda: train(recipe, folder)):  # noqa: B023 - called at once
@@ -78,14 +77,14 @@ def test_a_kill_at_any_write_of_a_training_changes_no_bit_of_its_weights(
     assert not other, f"of {number} kills these gave other weights: {other}"
 
 
-def test_what_a_smaller_training_left_changes_no_bit_of_a_larger_one(tmp_path: Path) -> None:
+def test_what_a_smaller_training_left_changes_no_bit_of_a_larger_one(tmp_path):
     train(LAST, tmp_path / "shared", seeds=(0, 1))
     assert train(LAST, tmp_path / "shared", seeds=(0, 1, 2)) == train(
         LAST, tmp_path / "own", seeds=(0, 1, 2)
     )
 
 
-def test_a_damaged_state_is_named_with_what_to_do(tmp_path: Path) -> None:
+def test_a_damaged_state_is_named_with_what_to_do(tmp_path):
     train(LAST, tmp_path, seeds=(0,))
     (file,) = tmp_path.glob("*.safetensors")
     tensors, card = artifacts.read(file)

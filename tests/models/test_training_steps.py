@@ -11,7 +11,7 @@ from dtml.baselines.recurrent import RecurrentConfig
 from dtml.baselines.stocknet import StockNetConfig
 from dtml.errors import UsageError
 from dtml.model import ModelConfig
-from dtml.network import Batch, Dropout, Gaussian, NetworkConfig
+from dtml.network import Batch, Dropout, Gaussian
 from dtml.ranking.relative import RelativeModelConfig
 from dtml.training import Fit, Member, Span, TrainingConfig, fit_members
 from tests.support.bounds import assert_close_in_float64, float64_by_default, in_float32, in_float64  # noqa: F401 - a fixture
@@ -34,7 +34,7 @@ VARIED = [
 ]
 
 
-def assert_parity(one: Fit, other: Fit) -> None:
+def assert_parity(one, other):
     assert one.steps == other.steps
     assert [e.loss for e in one.epochs] == in_float64([e.loss for e in other.epochs])
     assert [e.validation_acc for e in one.epochs] == in_float64(
@@ -46,7 +46,7 @@ def assert_parity(one: Fit, other: Fit) -> None:
 
 
 @pytest.mark.soak
-def test_a_member_is_the_same_to_the_last_bit_whatever_trains_beside_it() -> None:
+def test_a_member_is_the_same_to_the_last_bit_whatever_trains_beside_it():
     """Networks, seeds, beta, lambda, learning rate, batches, epochs and
     patience differ; dropout is on.
     """
@@ -66,7 +66,7 @@ def test_a_member_is_the_same_to_the_last_bit_whatever_trains_beside_it() -> Non
     [replace(MODEL, dropout=0.0), RecurrentConfig(hidden=5, epsilon=0.01, adversarial=0.01)],
     ids=["dtml", "adv_alstm"],
 )
-def test_a_training_takes_the_steps_of_a_plain_loop_of_torch(config: NetworkConfig) -> None:
+def test_a_training_takes_the_steps_of_a_plain_loop_of_torch(config):
     """Backward and Adam as torch has them, day batches cut from whole windows;
     no random numbers, 24 steps.
     """
@@ -106,9 +106,7 @@ def test_a_training_takes_the_steps_of_a_plain_loop_of_torch(config: NetworkConf
     ],
     ids=["dtml", "shared", "adv_alstm", "stocknet", "correlation"],
 )
-def test_the_parts_of_a_step_add_up_to_the_whole(
-    config: NetworkConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_parts_of_a_step_add_up_to_the_whole(config, monkeypatch):
     """A day at a time, three days at a time and all at once: 12 steps; days count unequally many
     stocks.
 
@@ -125,7 +123,7 @@ def test_the_parts_of_a_step_add_up_to_the_whole(
         assert_parity(parts, found[2])
 
 
-def test_a_step_of_some_stocks_sees_those_alone_and_the_index() -> None:
+def test_a_step_of_some_stocks_sees_those_alone_and_the_index():
     span, days, some = Span.of(TRAIN, "all", CPU), torch.tensor([5, 6, 40]), torch.tensor([0, 3])
     whole, part = span.batch(days, 3), span.batch(days, 3, some)
     assert torch.equal(part.rows, whole.rows[:, [0, 3, STOCKS]])
@@ -134,7 +132,7 @@ def test_a_step_of_some_stocks_sees_those_alone_and_the_index() -> None:
         assert torch.equal(getattr(part, name), getattr(whole, name)[:, some])
 
 
-def test_steps_of_few_stocks_are_reproducible_and_one_of_none_that_counts_learns_nothing() -> None:
+def test_steps_of_few_stocks_are_reproducible_and_one_of_none_that_counts_learns_nothing():
     """Two days a step and one stock of five, of which few are there: many steps
     draw none that counts.
     """

@@ -12,7 +12,7 @@ import torch
 from dtml.errors import DtmlError
 from dtml.features import Panel, features
 from dtml.prices.returns import adjusted_price, returns_between
-from dtml.windows import WindowConfig, Windows, build_windows
+from dtml.windows import WindowConfig, build_windows
 from tests.support.bounds import assert_arrays_cast_to_float32, assert_arrays_close_in_float64
 from tests.support.facts import in_order
 from tests.support.windows import random_bars
@@ -22,20 +22,20 @@ SESSIONS = pd.bdate_range("2020-01-01", periods=48).as_unit("ns")
 CONFIG = WindowConfig(window=3)
 
 
-def made_bars() -> pd.DataFrame:
+def made_bars():
     """Bars on all sessions but the last, which is still to come."""
     return random_bars((*STOCKS, INDEX), SESSIONS[:-1])
 
 
-def build(bars: pd.DataFrame, config: WindowConfig = CONFIG) -> Windows:
+def build(bars, config=CONFIG):
     return build_windows(bars, sessions=SESSIONS, symbols=STOCKS, index_symbol=INDEX, config=config)
 
 
-def without(bars: pd.DataFrame, symbols: list[str], places: list[int]) -> pd.DataFrame:
+def without(bars, symbols, places):
     return bars[~(bars["symbol"].isin(symbols) & bars["session"].isin(SESSIONS[places]))]
 
 
-def test_a_window_holds_the_features_of_its_sessions_stock_by_stock_and_the_index_apart() -> None:
+def test_a_window_holds_the_features_of_its_sessions_stock_by_stock_and_the_index_apart():
     windows = build(made_bars().sample(frac=1, random_state=2))
     wide = made_bars().pivot(index="session", columns="symbol")
     names = ("open", "high", "low", "close", "adj_close")
@@ -52,7 +52,7 @@ def test_a_window_holds_the_features_of_its_sessions_stock_by_stock_and_the_inde
     assert_arrays_cast_to_float32(windows.movement[:-1], closes[32:] / closes[31:-1] - 1)
 
 
-def test_days_are_cut_out_with_both_ends() -> None:
+def test_days_are_cut_out_with_both_ends():
     windows = build(made_bars())
     cut = windows.between(SESSIONS[35], SESSIONS[38])
     assert list(cut.target) == list(SESSIONS[35:39])
@@ -62,7 +62,7 @@ def test_days_are_cut_out_with_both_ends() -> None:
     assert list(windows.between(SESSIONS[46]).target) == list(SESSIONS[46:48])
 
 
-def test_the_digest_is_of_all_that_a_model_reads_and_of_nothing_else() -> None:
+def test_the_digest_is_of_all_that_a_model_reads_and_of_nothing_else():
     windows = build(made_bars())
     others = (
         {"rows": windows.rows * 2},
@@ -75,7 +75,7 @@ def test_the_digest_is_of_all_that_a_model_reads_and_of_nothing_else() -> None:
     assert same.digest == build(made_bars()).digest == windows.digest
 
 
-def test_a_session_has_a_bar_of_the_index_and_of_half_of_the_stocks() -> None:
+def test_a_session_has_a_bar_of_the_index_and_of_half_of_the_stocks():
     """Of three stocks two are a quorum; of the two that are left where one was
     never listed, one is.
     """
@@ -92,14 +92,14 @@ def test_a_session_has_a_bar_of_the_index_and_of_half_of_the_stocks() -> None:
         assert (fewer.stocks[:, 2] == 0).all()
 
 
-def test_a_move_to_a_session_without_data_is_not_known_and_one_to_the_next_is() -> None:
+def test_a_move_to_a_session_without_data_is_not_known_and_one_to_the_next_is():
     windows = build(without(made_bars(), [*STOCKS, INDEX], [40]))
     known = windows.movement.isfinite().all(dim=1).numpy()
     assert list(windows.as_of[~known]) == [SESSIONS[39], SESSIONS[46]]
     assert len(windows) == 15
 
 
-def test_symbols_and_sessions_that_are_not_asked_for_change_nothing() -> None:
+def test_symbols_and_sessions_that_are_not_asked_for_change_nothing():
     bars = made_bars()
     more = pd.concat([bars[bars["symbol"] == "AAA"].assign(symbol="ZZZ", close=1.0), bars])
     later = bars[bars["session"] == SESSIONS[-2]].assign(
@@ -108,7 +108,7 @@ def test_symbols_and_sessions_that_are_not_asked_for_change_nothing() -> None:
     assert build(pd.concat([more, later])).digest == build(bars).digest
 
 
-def test_a_day_is_there_only_with_a_whole_window_of_the_index_and_of_one_stock() -> None:
+def test_a_day_is_there_only_with_a_whole_window_of_the_index_and_of_one_stock():
     bars = made_bars()
     assert build(without(bars, [INDEX], list(range(4)))).as_of[0] == SESSIONS[35]
     last = build(without(bars, ["AAA", "BBB"], [0]))
@@ -119,7 +119,7 @@ def test_a_day_is_there_only_with_a_whole_window_of_the_index_and_of_one_stock()
     assert build(halted).as_of[0] == SESSIONS[32]
 
 
-def test_days_end_where_the_index_changes_its_unit_and_no_window_hangs_over() -> None:
+def test_days_end_where_the_index_changes_its_unit_and_no_window_hangs_over():
     bars = made_bars()
     later = (bars["symbol"] == INDEX) & (bars["session"] >= SESSIONS[45])
     bars.loc[later, ["open", "high", "low", "close", "adj_close"]] /= 3
@@ -129,7 +129,7 @@ def test_days_end_where_the_index_changes_its_unit_and_no_window_hangs_over() ->
     assert torch.equal(windows.stocks, whole.stocks[: len(windows)])
 
 
-def test_moves_between_sessions_by_hand() -> None:
+def test_moves_between_sessions_by_hand():
     """B has no adjusted close at all, so its returns come from the close; of A
     one session is missing.
     """
@@ -147,7 +147,7 @@ def test_moves_between_sessions_by_hand() -> None:
     assert returns_between(bars, days[[0]], days[[2]], ("A",), "close").tolist() == [[1]]
 
 
-def test_too_few_sessions_say_how_many_there_are_and_how_many_it_takes() -> None:
+def test_too_few_sessions_say_how_many_there_are_and_how_many_it_takes():
     facts = ("window of 3 sessions: ", " 32 sessions ", " IDX ", "3 stocks", "31 sessions, 31 of")
     bars = made_bars()
     with pytest.raises(DtmlError, match=in_order(*facts)):

@@ -5,27 +5,23 @@ takes it; none ever ends a night.
 import logging
 import re
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
-from typing import Any
 
 import pandas as pd
 import pytest
-from sqlalchemy import Engine
 
 from db.engine import reading, transaction
 from db.read import read
 from db.save import save
 from dtml.markets import load_market
 from dtml.prices.sessions import next_session
-from flows.nightly.context import MarketContext
 from flows.nightly.night import NightRefusedError, run_night
 from flows.service.alerts import Alert, after_night, send_waiting, tell, watch_markets
 from tests.support.facts import in_order
 from tests.support.night_rows import store_night
 from tests.support.nights import AS_OF, BARS, FrameSource, after_nights, without
-from tests.support.webhook import TOKEN, Webhook, webhook
+from tests.support.webhook import TOKEN, webhook
 
 MARKETS = {"simulated": load_market("simulated")}
 NOON = datetime(2024, 7, 2, 16, tzinfo=UTC)
@@ -33,18 +29,18 @@ LATE = datetime(2024, 7, 3, 4, tzinfo=UTC)
 
 
 @pytest.fixture
-def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Webhook]:
+def hook(monkeypatch):
     with webhook() as found:
         monkeypatch.setenv("DTML_ALERTS", found.url)
         yield found
 
 
 @pytest.fixture(autouse=True)
-def no_webhook(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_webhook(monkeypatch):
     monkeypatch.delenv("DTML_ALERTS", raising=False)
 
 
-def kept(engine: Engine) -> list[tuple[str, str, bool]]:
+def kept(engine):
     """Each alert's night and kind, and whether it was sent."""
     with reading(engine) as conn:
         rows = read(conn, "alert", order="raised_at, market, as_of, kind")
@@ -53,25 +49,25 @@ def kept(engine: Engine) -> list[tuple[str, str, bool]]:
     ]
 
 
-def refuse(context: MarketContext, day: date) -> None:
+def refuse(context, day):
     poor = replace(context, source=FrameSource(without(BARS, [context.market.index.symbol], day)))
     with pytest.raises(NightRefusedError):
         run_night(poor, day)
     after_night(context.engine, context.name, day)
 
 
-def kind_of(said: dict[str, Any]) -> str:
+def kind_of(said):
     return str(said["title"].split()[2])
 
 
-def alert(message: str = "no index", kind: Any = "refused") -> Alert:
+def alert(message="no index", kind="refused"):
     return Alert("simulated", AS_OF, kind, message)
 
 
 @pytest.mark.parametrize("answer", [500, 404, 302])
 def test_what_a_webhook_does_not_take_is_kept_and_sent_with_the_next_alert(
-    engine: Engine, hook: Webhook, answer: int, caplog: pytest.LogCaptureFixture
-) -> None:
+    engine, hook, answer, caplog
+):
     hook.answer = answer
     tell(engine, [alert()])
     assert kept(engine) == [("2024-07-01", "refused", False)]
@@ -85,9 +81,7 @@ def test_what_a_webhook_does_not_take_is_kept_and_sent_with_the_next_alert(
     assert len(hook.taken) == 2
 
 
-def test_a_webhook_that_hangs_is_given_up(
-    engine: Engine, hook: Webhook, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_webhook_that_hangs_is_given_up(engine, hook, monkeypatch, caplog):
     hook.hangs = threading.Event()
     monkeypatch.setattr("apprise.URLBase.socket_read_timeout", 0.3)
     monkeypatch.setattr("flows.service.alerts.SENDING_S", 0)
@@ -112,9 +106,7 @@ def test_a_webhook_that_hangs_is_given_up(
         f"http://127.0.0.1:9/\n{TOKEN}é",
     ],
 )
-def test_no_complaint_shows_the_url_of_a_webhook(
-    engine: Engine, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_complaint_shows_the_url_of_a_webhook(engine, url, monkeypatch, caplog):
     monkeypatch.setenv("DTML_ALERTS", url)
     with caplog.at_level(logging.DEBUG):
         tell(engine, [alert()])
@@ -123,7 +115,7 @@ def test_no_complaint_shows_the_url_of_a_webhook(
     assert kept(engine) == [("2024-07-01", "refused", False)]
 
 
-def test_what_nobody_took_in_a_week_is_no_news(engine: Engine, hook: Webhook) -> None:
+def test_what_nobody_took_in_a_week_is_no_news(engine, hook):
     with transaction(engine) as conn:
         old = datetime.now(UTC) - timedelta(days=8)
         save(
@@ -142,8 +134,8 @@ def test_what_nobody_took_in_a_week_is_no_news(engine: Engine, hook: Webhook) ->
 
 
 def test_an_alert_goes_to_every_address_and_an_unknown_one_is_named_without_its_text(
-    engine: Engine, hook: Webhook, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+    engine, hook, monkeypatch, caplog
+):
     # another service of Apprise, which this webhook cannot read
     forms = f"form://127.0.0.1:{hook.port}/"
     monkeypatch.setenv("DTML_ALERTS", f"{hook.url} nobody://{TOKEN}\n{hook.url}")
@@ -158,9 +150,7 @@ def test_an_alert_goes_to_every_address_and_an_unknown_one_is_named_without_its_
     assert kept(engine)[1] == ("2024-07-01", "late", False)
 
 
-def test_a_late_market_is_told_by_the_watch_once_for_each_night(
-    context: MarketContext, hook: Webhook
-) -> None:
+def test_a_late_market_is_told_by_the_watch_once_for_each_night(context, hook):
     after_nights(context, AS_OF)
     watch_markets(context.engine, MARKETS, NOON)
     assert hook.taken == []
@@ -173,9 +163,7 @@ def test_a_late_market_is_told_by_the_watch_once_for_each_night(
     assert [said["title"].split()[1] for said in hook.taken] == ["2024-07-02", "2024-07-03"]
 
 
-def test_a_refusal_that_was_never_told_is_told_by_the_watch(
-    context: MarketContext, hook: Webhook
-) -> None:
+def test_a_refusal_that_was_never_told_is_told_by_the_watch(context, hook):
     poor = replace(context, source=FrameSource(without(BARS, [context.market.index.symbol])))
     with pytest.raises(NightRefusedError):
         run_night(poor, AS_OF)
@@ -183,7 +171,7 @@ def test_a_refusal_that_was_never_told_is_told_by_the_watch(
     assert [kind_of(said) for said in hook.taken] == ["refused"]
 
 
-def save_night(engine: Engine, as_of: date, mcc: dict[str, tuple[float, float, float]]) -> None:
+def save_night(engine, as_of, mcc):
     """A complete night of `as_of` that scored its session: MCC and its interval
     of the model and of rules.
     """
@@ -217,9 +205,7 @@ TOUCHING = APART | {"index_reversal": (0.06, 0.009, 0.1)}
 TOO_FEW = {name: (each[0], float("nan"), float("nan")) for name, each in APART.items()}
 
 
-def test_a_model_that_a_rule_beats_beyond_chance_is_told_when_it_comes_to_be_so(
-    engine: Engine, hook: Webhook
-) -> None:
+def test_a_model_that_a_rule_beats_beyond_chance_is_told_when_it_comes_to_be_so(engine, hook):
     days = [date(2024, 7, day) for day in (1, 2, 3, 5, 8, 9)]
     for day, mcc in zip(days, (TOO_FEW, TOUCHING, APART, APART, TOUCHING, APART), strict=True):
         save_night(engine, day, mcc)
@@ -228,9 +214,7 @@ def test_a_model_that_a_rule_beats_beyond_chance_is_told_when_it_comes_to_be_so(
     assert re.search(in_order(*facts), hook.taken[0]["message"])
 
 
-def test_a_store_that_fails_costs_a_warning(
-    context: MarketContext, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_store_that_fails_costs_a_warning(context, monkeypatch, caplog):
     with transaction(context.engine) as conn:
         conn.exec_driver_sql("drop view alert_log")
         conn.exec_driver_sql("drop table alert")

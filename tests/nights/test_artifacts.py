@@ -6,8 +6,6 @@ import re
 import time
 from dataclasses import replace
 from datetime import date
-from pathlib import Path
-from typing import Any
 
 import pytest
 from filelock import FileLock
@@ -37,7 +35,7 @@ name = "An index"
 
 
 @pytest.fixture
-def run_request(served: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunRequest:
+def run_request(served, tmp_path, monkeypatch):
     monkeypatch.setenv("DTML_DATABASE_URL", f"sqlite:///{tmp_path}/store.sqlite")
     monkeypatch.delenv("DTML_ALERTS", raising=False)
     file = tmp_path / "small_one.toml"
@@ -45,19 +43,19 @@ def run_request(served: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return RunRequest(str(file), file, overrides=SMALL, device="cpu")
 
 
-def asked(path: str, body: dict[str, Any]) -> Any:
+def asked(path, body):
     from prefect.client.orchestration import get_client
 
     with get_client(sync_client=True) as client:
         return client._client.post(path, json=body).json()
 
 
-def artifacts() -> dict[str, Any]:
+def artifacts():
     """The newest artifact of each key."""
     return {each["key"]: each["data"] for each in asked("/artifacts/latest/filter", {})}
 
 
-def events(name: str) -> list[Any]:
+def events(name):
     """The events of a name and of this market, once they have come to the server."""
     deadline = time.monotonic() + 550
     while time.monotonic() < deadline:
@@ -72,8 +70,8 @@ def events(name: str) -> list[Any]:
 
 
 def test_a_night_leaves_its_scores_who_was_left_out_and_where_its_page_lies(
-    run_request: RunRequest,
-) -> None:
+    run_request,
+):
     from flows.service.flows import nightly
 
     nightly(run_request, AS_OF)
@@ -87,9 +85,7 @@ def test_a_night_leaves_its_scores_who_was_left_out_and_where_its_page_lies(
     assert f"Report: `{night.report}`" in page
 
 
-def test_a_refused_night_of_a_flow_is_an_event_and_is_sent(
-    run_request: RunRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_night_of_a_flow_is_an_event_and_is_sent(run_request, tmp_path, monkeypatch):
     from flows.service.flows import nightly
 
     early = BARS[BARS["session"] < "2024-06-03"].drop(columns=["dividend", "split"])
@@ -112,7 +108,7 @@ def test_a_refused_night_of_a_flow_is_an_event_and_is_sent(
         assert read(conn, "alert", order="raised_at, market, as_of, kind")["sent_at"].notna().all()
 
 
-def test_a_watch_is_a_flow_that_says_what_is_late(run_request: RunRequest) -> None:
+def test_a_watch_is_a_flow_that_says_what_is_late(run_request):
     from flows.service.flows import nightly, watch
 
     nightly(run_request, AS_OF)

@@ -7,7 +7,6 @@ import re
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
-import pandas as pd
 import pytest
 
 from db.connection import locks
@@ -20,7 +19,7 @@ from dtml.errors import UsageError
 from dtml.markets.definition import Calendar
 from dtml.prices.sessions import session_close, sessions_between, sessions_up_to
 from flows.markets.stored_night import LIMIT, missed_nights
-from flows.nightly.context import MarketContext, Tonight
+from flows.nightly.context import Tonight
 from flows.nightly.fetch import OVERLAP, fetch_bars
 from flows.nightly.night import catch_up, run_night
 from flows.nightly.predict import forecast
@@ -39,18 +38,18 @@ from tests.support.stores import counts
 FOLLOWING = [day.date() for day in sessions_between("XNYS", AS_OF, date(2024, 7, 8))[1:]]
 
 
-def source_of(context: MarketContext) -> FrameSource:
+def source_of(context):
     assert isinstance(context.source, FrameSource)
     return context.source
 
 
-def statuses(context: MarketContext) -> dict[date, str]:
+def statuses(context):
     with reading(context.engine) as conn:
         nights = read(conn, "night", market=context.name)
     return dict(zip(nights["as_of"].dt.date, nights["status"], strict=True))
 
 
-def restated(since: date, before: date) -> pd.DataFrame:
+def restated(since, before):
     """The bars with the adjusted closes of L01 lowered from one day to before another."""
     bars = BARS.copy()
     session = bars["session"].dt.date
@@ -61,8 +60,8 @@ def restated(since: date, before: date) -> pd.DataFrame:
 
 
 def test_missed_nights_are_run_in_order_with_one_fetch_and_never_twice(
-    context: MarketContext,
-) -> None:
+    context,
+):
     after_nights(context, AS_OF)
     asked = len(source_of(context).asked)
     done = catch_up(context, FOLLOWING[-1])
@@ -81,8 +80,8 @@ def test_missed_nights_are_run_in_order_with_one_fetch_and_never_twice(
 
 @pytest.mark.soak
 def test_a_refused_night_does_not_keep_the_next_from_running_and_is_named(
-    context: MarketContext,
-) -> None:
+    context,
+):
     after_nights(context, AS_OF)
     lacking = FOLLOWING[1]
     poor = replace(
@@ -99,8 +98,8 @@ def test_a_refused_night_does_not_keep_the_next_from_running_and_is_named(
 
 @pytest.mark.soak
 def test_a_source_that_fails_refuses_every_missed_night_and_is_asked_once(
-    context: MarketContext,
-) -> None:
+    context,
+):
     after_nights(context, AS_OF)
     limited = LimitedSource(BARS, limited=lambda _: True)
     done = catch_up(replace(context, source=limited), FOLLOWING[2])
@@ -112,8 +111,8 @@ def test_a_source_that_fails_refuses_every_missed_night_and_is_asked_once(
 
 
 def test_a_page_that_cannot_be_written_does_not_keep_the_next_night_from_running(
-    context: MarketContext,
-) -> None:
+    context,
+):
     after_nights(context, AS_OF)
     folder = reports_folder() / context.name
     kept = folder.rename(folder.with_name("kept")) if folder.exists() else None
@@ -131,8 +130,8 @@ def test_a_page_that_cannot_be_written_does_not_keep_the_next_night_from_running
 
 @pytest.mark.soak
 def test_a_night_sees_what_was_known_before_its_session_opened_where_the_store_has_it(
-    context: MarketContext,
-) -> None:
+    context,
+):
     """Its bars were fetched in the evening; the night was not run; a restatement came later."""
     evenings = [session_close("XNYS", day) + timedelta(hours=2) for day in (AS_OF, *FOLLOWING)]
     fetch_bars(context, AS_OF, known_at=evenings[0])
@@ -156,7 +155,7 @@ def test_a_night_sees_what_was_known_before_its_session_opened_where_the_store_h
     assert nights["known_at"].iloc[2] > datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def trained_on_later_revisions(context: MarketContext) -> tuple[datetime, str]:
+def trained_on_later_revisions(context):
     """Two nights fetched in their evenings, then restated, and a model trained
     as of the first of what is known now.
     """
@@ -170,7 +169,7 @@ def trained_on_later_revisions(context: MarketContext) -> tuple[datetime, str]:
 
 
 @pytest.mark.soak
-def test_a_night_caught_up_takes_no_model_that_saw_later_revisions(context: MarketContext) -> None:
+def test_a_night_caught_up_takes_no_model_that_saw_later_revisions(context):
     evening, late = trained_on_later_revisions(context)
     catch_up(context, FOLLOWING[0])
     with reading(context.engine) as conn:
@@ -180,9 +179,7 @@ def test_a_night_caught_up_takes_no_model_that_saw_later_revisions(context: Mark
         assert runs.run(conn, night["run_id"])["data_watermark"] == night["known_at"] == evening
 
 
-def test_a_night_beside_another_process_at_the_market_ends_at_once(
-    context: MarketContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_night_beside_another_process_at_the_market_ends_at_once(context, monkeypatch):
     monkeypatch.setattr(locks, "WAIT_S", 0.1)
     after_nights(context, AS_OF)
     for begin in (catch_up, run_night):
@@ -195,8 +192,8 @@ def test_a_night_beside_another_process_at_the_market_ends_at_once(
 
 
 def test_a_fetch_of_the_whole_history_finds_what_was_restated_beyond_the_overlap(
-    context: MarketContext,
-) -> None:
+    context,
+):
     fetch_bars(context, AS_OF)
     old = replace(context, source=FrameSource(restated(date(2024, 2, 1), date(2024, 3, 1))))
     assert fetch_bars(old, FOLLOWING[0]).restated == []
@@ -213,16 +210,14 @@ def test_a_fetch_of_the_whole_history_finds_what_was_restated_beyond_the_overlap
     assert fetch_bars(old, FOLLOWING[0], whole=True).stored == 0
 
 
-def test_no_more_than_the_last_30_sessions_are_caught_up(context: MarketContext) -> None:
+def test_no_more_than_the_last_30_sessions_are_caught_up(context):
     after_nights(context, AS_OF)
     last = date(2024, 10, 1)
     expected = [day.date() for day in sessions_up_to("XNYS", last, LIMIT)]
     assert missed_nights(context, last) == expected
 
 
-def test_a_session_added_after_a_night_predicted_past_it_has_no_night(
-    context: MarketContext, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_session_added_after_a_night_predicted_past_it_has_no_night(context, caplog):
     friday, saturday = date(2024, 6, 28), date(2024, 6, 29)
     after_nights(context, friday, AS_OF)
     calendar = Calendar(code="XNYS", extra=(saturday,))
@@ -239,8 +234,8 @@ def test_a_session_added_after_a_night_predicted_past_it_has_no_night(
 
 @pytest.mark.soak
 def test_the_missed_nights_are_those_since_the_first_complete_one_that_are_not_complete(
-    context: MarketContext,
-) -> None:
+    context,
+):
     last = FOLLOWING[-1]
     # a market without a night has missed none before it
     assert missed_nights(context, last) == [last]
@@ -253,8 +248,8 @@ def test_the_missed_nights_are_those_since_the_first_complete_one_that_are_not_c
 
 @pytest.mark.soak
 def test_a_training_due_in_a_night_caught_up_sees_no_more_than_the_night(
-    context: MarketContext,
-) -> None:
+    context,
+):
     evening = session_close("XNYS", AS_OF) + timedelta(hours=2)
     fetch_bars(context, AS_OF, known_at=evening)
     fetch_bars(

@@ -17,7 +17,6 @@ from dtml.prices.sessions import next_session, session_close
 from flows.markets.files import read_market
 from flows.markets.opened import choose_as_of
 from flows.markets.stored_night import missed_nights
-from flows.nightly.context import MarketContext
 from flows.nightly.night import NightRefusedError, catch_up, run_night
 from flows.service.alerts import watch_markets
 from flows.settings import data_folder
@@ -30,8 +29,8 @@ LAST = next_session(CALENDAR, AS_OF)
 
 @pytest.mark.soak
 def test_the_night_of_the_last_known_session_fetches_and_scores_and_says_what_it_lacks(
-    context: MarketContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    context, monkeypatch
+):
     after_nights(context, AS_OF)
     with monkeypatch.context() as ended:
         end_calendar(ended, CALENDAR, LAST)
@@ -58,9 +57,7 @@ def test_the_night_of_the_last_known_session_fetches_and_scores_and_says_what_it
     ]
 
 
-def test_a_night_can_be_run_of_a_session_that_a_calendar_knew_last(
-    context: MarketContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_night_can_be_run_of_a_session_that_a_calendar_knew_last(context, monkeypatch):
     end_calendar(monkeypatch, CALENDAR, LAST)
     at_the_close = session_close(CALENDAR, LAST)
     a_week_later = datetime(LAST.year, LAST.month, LAST.day + 7, tzinfo=UTC)
@@ -69,9 +66,7 @@ def test_a_night_can_be_run_of_a_session_that_a_calendar_knew_last(
         assert choose_as_of(context, asked, a_week_later) == asked
 
 
-def test_an_alert_tells_once_that_a_calendar_ends(
-    context: MarketContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_alert_tells_once_that_a_calendar_ends(context, monkeypatch):
     after_nights(context, AS_OF)
     end = date(2024, 8, 30)
     end_calendar(monkeypatch, CALENDAR, end)
@@ -92,9 +87,7 @@ def test_an_alert_tells_once_that_a_calendar_ends(
     assert re.search("upgrade exchange_calendars.* calendars.toml", alerts["message"].item())
 
 
-def test_sessions_of_the_market_s_file_go_on_where_the_calendar_ends(
-    context: MarketContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sessions_of_the_market_s_file_go_on_where_the_calendar_ends(context, monkeypatch):
     after_nights(context, AS_OF)
     end_calendar(monkeypatch, CALENDAR, LAST)
     given = Calendar(code=CALENDAR, known_to=date(2024, 7, 31), holidays=(date(2024, 7, 3),))
@@ -113,8 +106,8 @@ source = "a test"
 
 
 def test_a_market_of_the_package_goes_on_by_the_calendars_of_the_data_folder(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     last = date(2026, 12, 31)
     end_calendar(monkeypatch, "XSHG", last)
     data_folder().mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,6 @@ from datetime import date
 import numpy as np
 import pandas as pd
 import pytest
-from sqlalchemy import Engine
 
 from db.connection.user_sql import select
 from db.engine import open_engine, reading
@@ -16,7 +15,6 @@ from db.rows.calibration import night_counts
 from db.rows.runs import latest_trained
 from dtml.markets.definition import LEVELS
 from dtml.prices.sessions import sessions_up_to
-from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night
 from tests.support.bounds import assert_arrays_close_in_float64
 from tests.support.nights import AS_OF, BARS, FrameSource, after_nights
@@ -24,7 +22,7 @@ from tests.support.nights import AS_OF, BARS, FrameSource, after_nights
 DAYS = [day.date() for day in sessions_up_to("XNYS", date(2024, 7, 9), 4)]
 
 
-def ask(engine: Engine, sql: str) -> pd.DataFrame:
+def ask(engine, sql):
     reader = open_engine(engine.url.render_as_string(hide_password=False), read_only=True)
     rows = select(reader, sql)
     reader.dispose()
@@ -34,7 +32,7 @@ def ask(engine: Engine, sql: str) -> pd.DataFrame:
     return rows
 
 
-def night(context: MarketContext) -> pd.DataFrame:
+def night(context):
     """What a night predicted."""
     after_nights(context, AS_OF)
     with reading(context.engine) as conn:
@@ -42,8 +40,8 @@ def night(context: MarketContext) -> pd.DataFrame:
 
 
 def test_a_night_keeps_what_its_seeds_said_and_what_calibration_makes_of_it(
-    context: MarketContext,
-) -> None:
+    context,
+):
     said = night(context)
     with reading(context.engine) as conn:
         run = latest_trained(conn, "run", context.name) or {}
@@ -62,7 +60,7 @@ def test_a_night_keeps_what_its_seeds_said_and_what_calibration_makes_of_it(
     assert bands["threshold"].is_monotonic_increasing
 
 
-def counted(context: MarketContext) -> tuple[pd.DataFrame, pd.DataFrame]:
+def counted(context):
     """What the nightly counts say, and what the directions themselves add up
     to, by night and level.
     """
@@ -83,7 +81,7 @@ def counted(context: MarketContext) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 @pytest.mark.soak
-def test_a_restated_outcome_is_counted_anew(context: MarketContext) -> None:
+def test_a_restated_outcome_is_counted_anew(context):
     for day in DAYS[:2]:
         run_night(context, day)
     target = pd.Timestamp(DAYS[1])
@@ -105,7 +103,7 @@ def test_a_restated_outcome_is_counted_anew(context: MarketContext) -> None:
     assert risen(context, target) == before + (-1 if rises_then else 1)
 
 
-def risen(context: MarketContext, target: pd.Timestamp) -> int:
+def risen(context, target):
     """How many stocks rose that session, by the counts of its night."""
     with reading(context.engine) as conn:
         bins = night_counts(conn, "calibration_bin", context.name, target.date())

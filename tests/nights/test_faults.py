@@ -4,13 +4,10 @@ again, all is as nobody disturbed it.
 
 import os
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from tests.support.chaos.nights import run
-from tests.support.faults.points import Kind
 from tests.support.faults.runs import Bench, Work
 from tests.support.faults.trials import Trials
 from tests.support.faults.works import WORKS
@@ -35,7 +32,7 @@ SHARES = {
 SHARES_OF_POSTGRESQL = {"night": 48, "restore": 14}
 
 
-def _tried(bench: Bench, name: str, share: int) -> None:
+def _tried(bench, name, share):
     trials = Trials(bench, WORKS[name])
     tally = trials.try_each(trials.faults()[::share])
     assert sum(tally.tried.values()) == -(-len(trials.faults()) // share) > 0
@@ -44,21 +41,17 @@ def _tried(bench: Bench, name: str, share: int) -> None:
 
 @pytest.mark.by_quarters
 @pytest.mark.parametrize("name", SHARES)
-def test_after_a_fault_the_same_command_leaves_what_nobody_disturbed(
-    name: str, tmp_path: Path
-) -> None:
+def test_after_a_fault_the_same_command_leaves_what_nobody_disturbed(name, tmp_path):
     _tried(Bench(tmp_path), name, SHARES[name])
 
 
 @pytest.mark.by_quarters
 @pytest.mark.parametrize("name", SHARES_OF_POSTGRESQL)
-def test_so_it_does_where_a_connection_is_lost(
-    name: str, tmp_path: Path, postgresql_server: str
-) -> None:
+def test_so_it_does_where_a_connection_is_lost(name, tmp_path, postgresql_server):
     _tried(Bench(tmp_path, postgresql_server), name, SHARES_OF_POSTGRESQL[name])
 
 
-def test_no_kill_of_a_night_leaves_a_trace(tmp_path: Path) -> None:
+def test_no_kill_of_a_night_leaves_a_trace(tmp_path):
     """Killed at a statement, a night leaves what it leaves at the commit after it: nothing.
 
     The shares above have kills at statements too.
@@ -73,16 +66,16 @@ def test_no_kill_of_a_night_leaves_a_trace(tmp_path: Path) -> None:
     assert tally.broken == []
 
 
-def _step(write: Callable[[Path], object]) -> Work:
+def _step(write):
     return Work("planted", prepare=lambda _: None, step=write)
 
 
-def _not_atomic(home: Path) -> None:
+def _not_atomic(home):
     if not (home / "card.json").exists():  # as if it were whole whenever it is there
         (home / "card.json").write_text("whole")
 
 
-def _in_two_steps(home: Path) -> None:
+def _in_two_steps(home):
     """A row, then its file: killed in between, the row says that there is nothing left to do."""
     import sqlite3
 
@@ -95,19 +88,19 @@ def _in_two_steps(home: Path) -> None:
         (home / "weights").write_bytes(b"1234")
 
 
-def _leaves_a_partial(home: Path) -> None:
+def _leaves_a_partial(home):
     partial = home / f"page.{os.getpid()}.partial"
     partial.write_text("page")
     partial.replace(home / "page")
 
 
-def _not_synced(home: Path) -> None:
+def _not_synced(home):
     if not (home / "page").exists():
         (home / "page.partial").write_text("page")
         (home / "page.partial").replace(home / "page")
 
 
-PLANTED: dict[str, tuple[Callable[[Path], object], Kind, str]] = {
+PLANTED = {
     "a file that is not whole": (_not_atomic, "kill in a write", "1 other: card.json"),
     "a commit apart from its file": (_in_two_steps, "kill", "1 other: weights"),
     "a partial file under a new name each time": (_leaves_a_partial, "kill", "1 left: page."),
@@ -120,7 +113,7 @@ PLANTED: dict[str, tuple[Callable[[Path], object], Kind, str]] = {
 
 
 @pytest.mark.parametrize("planted", PLANTED)
-def test_what_is_planted_is_found(planted: str, tmp_path: Path) -> None:
+def test_what_is_planted_is_found(planted, tmp_path):
     step, kind, said = PLANTED[planted]
     trials = Trials(Bench(tmp_path), _step(step))
     tally = trials.try_each(trials.faults([kind]))
@@ -131,7 +124,7 @@ NIGHTS, SEED = 6, 1
 
 
 @pytest.mark.soak
-def test_a_store_stays_whole_through_nights_of_chaos(tmp_path: Path, prefect_api: str) -> None:
+def test_a_store_stays_whole_through_nights_of_chaos(tmp_path, prefect_api):
     """On SQLite; `python -m benchmarks.chaos --engine postgresql` does it on a server."""
     tally = run(tmp_path, NIGHTS, SEED, server=prefect_api)
     assert tally.broken == []

@@ -12,7 +12,7 @@ from db.engine import reading
 from db.rows import prices
 from dtml.prices.sessions import next_session
 from flows.nightly import fetch
-from flows.nightly.context import MarketContext, read_bars
+from flows.nightly.context import read_bars
 from flows.nightly.fetch import fetch_bars
 from tests.support.bounds import assert_arrays_close_in_float64
 from tests.support.nights import AS_OF, BARS, FrameSource, LimitedSource, without
@@ -35,7 +35,7 @@ FIRST, THEN = (datetime(2024, 7, day, tzinfo=UTC) for day in (1, 3))
 NEXT = date(2024, 7, 2)
 
 
-def faulty() -> pd.DataFrame:
+def faulty():
     """Bars with a fault that is rejected in two stocks, and a restatement of a
     third after the first fetch.
     """
@@ -52,9 +52,7 @@ def faulty() -> pd.DataFrame:
 
 
 @pytest.mark.soak
-def test_a_fetch_in_parts_stores_what_a_fetch_at_once_does(
-    context: MarketContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fetch_in_parts_stores_what_a_fetch_at_once_does(context, monkeypatch):
     """Rejected bars, a restatement with its whole history, and bars that come later."""
     restated = faulty()
     restated.loc[restated["symbol"] == "L03", ["adj_close"]] /= 2
@@ -75,9 +73,7 @@ def test_a_fetch_in_parts_stores_what_a_fetch_at_once_does(
     assert len(at_once[-1]["rejected"]) == 2
 
 
-def test_a_source_that_stops_answering_is_asked_for_no_further_part(
-    context: MarketContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_source_that_stops_answering_is_asked_for_no_further_part(context, monkeypatch):
     monkeypatch.setattr(fetch, "SYMBOLS_AT_ONCE", 4)
     source = LimitedSource(BARS)
     found = fetch_bars(replace(context, source=source), AS_OF)
@@ -91,8 +87,8 @@ def test_a_source_that_stops_answering_is_asked_for_no_further_part(
 
 
 def test_a_fetch_of_the_whole_history_reaches_to_the_newest_stored_session(
-    context: MarketContext,
-) -> None:
+    context,
+):
     """A restatement changes all that lies on one side of it: half of a history
     would be of two scales.
     """
@@ -111,15 +107,15 @@ SILENT = "F01A"
 WITHOUT = BARS[BARS["symbol"] != SILENT]
 
 
-def sessions_stored(context: MarketContext, symbol: str) -> list[date]:
+def sessions_stored(context, symbol):
     with reading(context.engine) as conn:
         stored = prices.prices(conn, context.name, date(2000, 1, 1), NEXT, symbols=[symbol])
     return sorted(day.date() for day in stored["session"])
 
 
 def test_a_stock_of_which_the_first_night_heard_nothing_has_its_whole_history_after_the_next(
-    context: MarketContext,
-) -> None:
+    context,
+):
     fetch_bars(replace(context, source=FrameSource(WITHOUT)), AS_OF)
     assert sessions_stored(context, SILENT) == []
     fetch_bars(replace(context, source=FrameSource(BARS)), NEXT)
@@ -131,21 +127,21 @@ SYMBOL = "F01A"
 PRICES = ["open", "high", "low", "close", "adj_close"]
 
 
-def sessions(count: int) -> list[date]:
+def sessions(count):
     days = [AS_OF]
     while len(days) < count:
         days.append(next_session("XNYS", days[-1]))
     return days
 
 
-def in_pence(days: list[date]) -> pd.DataFrame:
+def in_pence(days):
     bars = BARS.copy()
     there = (bars["symbol"] == SYMBOL) & bars["session"].isin(pd.DatetimeIndex(days))
     bars.loc[there, PRICES] /= 100
     return bars
 
 
-def asked(context: MarketContext, sql: str) -> list[tuple[object, ...]]:
+def asked(context, sql):
     with reading(context.engine) as conn:
         return [(str(row[0])[:10], *row[1:]) for row in conn.execute(text(sql))]
 
@@ -158,8 +154,8 @@ RESTATED = f"select session, reason from price_restatement where symbol = '{SYMB
 
 
 def test_the_second_of_two_bad_bars_is_withdrawn_when_a_good_one_comes_after_them(
-    context: MarketContext,
-) -> None:
+    context,
+):
     days = sessions(4)
     _, first, second, good = days
     mine = replace(context, source=FrameSource(in_pence([first, second])))
@@ -176,8 +172,8 @@ def test_the_second_of_two_bad_bars_is_withdrawn_when_a_good_one_comes_after_the
 
 
 def test_a_stock_whose_bars_were_all_rejected_is_asked_for_as_a_whole(
-    context: MarketContext,
-) -> None:
+    context,
+):
     wrong = BARS.assign(high=BARS["high"].where(BARS["symbol"] != SILENT, BARS["low"] / 2))
     fetch_bars(replace(context, source=FrameSource(wrong)), AS_OF)
     assert sessions_stored(context, SILENT) == []

@@ -3,12 +3,10 @@
 import json
 import re
 import shutil
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine
 
 from db.engine import reading, transaction
 from db.read import read_value
@@ -19,16 +17,13 @@ from flows.freezing import (
     LIST,
     WEIGHT,
     ChainFileError,
-    Change,
     begin,
     check,
     extend,
     read_chain,
 )
-from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night
 from flows.settings import chain_file, data_folder, reports_folder
-from tests.support.commands import Command
 from tests.support.nights import AS_OF, after_nights
 from tests.support.places import ROOT
 
@@ -36,12 +31,12 @@ FOLLOWING = next_session("XNYS", AS_OF)
 LAST = next_session("XNYS", FOLLOWING)
 
 
-def change(engine: Engine, sql: str) -> None:
+def change(engine, sql):
     with transaction(engine) as conn:
         assert conn.exec_driver_sql(sql).rowcount > 0
 
 
-def freeze_two(context: MarketContext) -> Path:
+def freeze_two(context):
     """Two frozen nights, of which the second extended the chain by itself; the chain's file."""
     after_nights(context, AS_OF)
     begin(context.engine, context.name, None)
@@ -49,16 +44,16 @@ def freeze_two(context: MarketContext) -> Path:
     return chain_file(context.name)
 
 
-def found(context: MarketContext, file: Path | None = None) -> set[tuple[int, str]]:
+def found(context, file=None):
     """The links that have changed, and what of each."""
     return named(check(context.engine, context.name, file)[1])
 
 
-def named(changes: list[Change]) -> set[tuple[int, str]]:
+def named(changes):
     return {(each.link.number, each.what) for each in changes}
 
 
-def test_a_night_freezes_itself_only_after_the_first_was_frozen(context: MarketContext) -> None:
+def test_a_night_freezes_itself_only_after_the_first_was_frozen(context):
     after_nights(context, AS_OF)
     with pytest.raises(UsageError, match="simulated is not frozen"):
         check(context.engine, context.name)
@@ -75,11 +70,11 @@ def test_a_night_freezes_itself_only_after_the_first_was_frozen(context: MarketC
 NEXT_FLOAT = "* 1.0000000000000003"  # of one bit
 
 
-def stock(symbol: str) -> str:
+def stock(symbol):
     return f"(select id from instrument where symbol = '{symbol}' and market = 'simulated')"
 
 
-def change_a_bit_of_the_weights() -> None:
+def change_a_bit_of_the_weights():
     (file,) = (data_folder() / "models").glob(f"simulated-{AS_OF}*[0-9a-f].safetensors")
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
@@ -91,7 +86,7 @@ A_PRICE = (
     f"where session = '{AS_OF}' and instrument_id = {stock('F01A')}"
 )
 OF_BOTH = {(1, WEIGHT), (2, WEIGHT)}
-CHANGES: dict[str, set[tuple[int, str]]] = {
+CHANGES = {
     f"update prediction set probability = probability {NEXT_FLOAT} "
     f"where as_of = '{AS_OF}' and instrument_id = {stock('L01')}": {(1, "a prediction")},
     "update stock_rank set place = place + 1 "
@@ -113,7 +108,7 @@ CHANGES: dict[str, set[tuple[int, str]]] = {
 
 
 @contextmanager
-def undone(engine: Engine, copies: Path) -> Iterator[None]:
+def undone(engine, copies):
     """Put the files of a SQLite store, its models and its pages back as they are now."""
     store = Path(str(engine.url.database))
     engine.dispose()  # the last connection moves the write-ahead log into the store
@@ -127,7 +122,7 @@ def undone(engine: Engine, copies: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_one_changed_bit_is_found_and_named(ranking_context: MarketContext, tmp_path: Path) -> None:
+def test_one_changed_bit_is_found_and_named(ranking_context, tmp_path):
     freeze_two(ranking_context)
     assert found(ranking_context) == set()
     copies = tmp_path / "copies"
@@ -142,7 +137,7 @@ def test_one_changed_bit_is_found_and_named(ranking_context: MarketContext, tmp_
     assert found(ranking_context) == set()
 
 
-def test_a_night_that_is_run_again_is_a_new_link_that_says_so(context: MarketContext) -> None:
+def test_a_night_that_is_run_again_is_a_new_link_that_says_so(context):
     file = freeze_two(context)
     kept = file.read_bytes()
     change(context.engine, f"update night set status = 'running' where as_of = '{FOLLOWING}'")
@@ -154,9 +149,7 @@ def test_a_night_that_is_run_again_is_a_new_link_that_says_so(context: MarketCon
     assert file.read_bytes().startswith(kept)
 
 
-def test_the_file_holds_what_was_predicted_and_a_changed_line_is_named(
-    context: MarketContext, tmp_path: Path
-) -> None:
+def test_the_file_holds_what_was_predicted_and_a_changed_line_is_named(context, tmp_path):
     file = freeze_two(context)
     lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
     with reading(context.engine) as conn:
@@ -176,9 +169,7 @@ def test_the_file_holds_what_was_predicted_and_a_changed_line_is_named(
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_a_file_that_was_cut_off_is_completed_and_one_that_was_changed_is_left(
-    context: MarketContext, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_file_that_was_cut_off_is_completed_and_one_that_was_changed_is_left(context, caplog):
     file = freeze_two(context)
     whole = file.read_bytes()
     for kept in (len(whole) - 9, whole.index(b"\n") + 1, 7, 0):
@@ -198,9 +189,7 @@ def test_a_file_that_was_cut_off_is_completed_and_one_that_was_changed_is_left(
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_the_command_names_what_has_changed_and_ends_with_1(
-    context: MarketContext, command: Command, tmp_path: Path
-) -> None:
+def test_the_command_names_what_has_changed_and_ends_with_1(context, command, tmp_path):
     after_nights(context, AS_OF)
     assert command("freeze", "simulated")[0] == 0
     empty = tmp_path / "empty.jsonl"
@@ -217,10 +206,10 @@ def test_the_command_names_what_has_changed_and_ends_with_1(
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_the_script_of_the_page_checks_the_file_without_the_store(
-    context: MarketContext,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    context,
+    monkeypatch,
+    capsys,
+):
     file = freeze_two(context)
     head = read_chain(file)[-1].digest
     page = (ROOT / "flows" / "README.md").read_text(encoding="utf-8")

@@ -3,11 +3,8 @@ its reason, and never twice.
 """
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
-from datetime import date, datetime
-from pathlib import Path
-from typing import Any
+from datetime import date
 
 import pandas as pd
 import pytest
@@ -19,7 +16,7 @@ from db.tables import UtcTimestamp, metadata
 from dtml.prices.sessions import next_session, sessions_up_to
 from flows.freezing import begin, link_of_night
 from flows.nightly import predict
-from flows.nightly.context import MarketContext, Tonight, stored_bars
+from flows.nightly.context import Tonight, stored_bars
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import (
     AFTERWARDS,
@@ -42,7 +39,7 @@ from tests.support.nights import (
 from tests.support.stores import counts
 
 
-def stored_predictions(context: MarketContext, as_of: date) -> pd.DataFrame:
+def stored_predictions(context, as_of):
     with reading(context.engine) as conn:
         return read(
             conn,
@@ -54,7 +51,7 @@ def stored_predictions(context: MarketContext, as_of: date) -> pd.DataFrame:
 
 
 @pytest.mark.on_postgresql
-def test_a_night_predicts_every_stock_and_a_rerun_adds_no_row(context: MarketContext) -> None:
+def test_a_night_predicts_every_stock_and_a_rerun_adds_no_row(context):
     night = run_night(context, AS_OF)
     assert night.row["status"] == "complete"
     assert (night.row["predictions"], night.row["gaps"]) == (9, [])
@@ -69,16 +66,13 @@ def test_a_night_predicts_every_stock_and_a_rerun_adds_no_row(context: MarketCon
     assert "L01" in night.report.read_text()
 
 
-def known_at(context: MarketContext) -> datetime:
+def known_at(context):
     """Up to when the night knew prices."""
     with reading(context.engine) as conn:
-        moment: datetime = read_value(
-            conn, "night_log", "known_at", market=context.name, as_of=AS_OF
-        )
-    return moment
+        return read_value(conn, "night_log", "known_at", market=context.name, as_of=AS_OF)
 
 
-def test_no_price_after_as_of_moves_a_prediction(context: MarketContext) -> None:
+def test_no_price_after_as_of_moves_a_prediction(context):
     after_nights(context, AS_OF)
     of_the_night = known_at(context)
     scrambled = BARS.copy()
@@ -93,8 +87,8 @@ def test_no_price_after_as_of_moves_a_prediction(context: MarketContext) -> None
 
 
 def test_too_many_missing_stocks_refuse_the_night_and_a_few_are_listed_as_gaps(
-    context: MarketContext,
-) -> None:
+    context,
+):
     after_nights(context, AS_OF)
     following = next_session("XNYS", AS_OF)
     many = replace(context, source=FrameSource(without(BARS, ["L01", "L02", "F03A"], following)))
@@ -108,8 +102,8 @@ def test_too_many_missing_stocks_refuse_the_night_and_a_few_are_listed_as_gaps(
 
 
 def test_a_restated_history_that_does_not_come_whole_is_not_stored_at_all(
-    context: MarketContext,
-) -> None:
+    context,
+):
     after_nights(context, AS_OF)
     restated = BARS.copy()
     restated.loc[restated["symbol"] == "L02", "adj_close"] *= 0.8
@@ -129,8 +123,8 @@ def test_a_restated_history_that_does_not_come_whole_is_not_stored_at_all(
 
 
 def test_an_earlier_night_after_a_later_one_fetches_what_was_never_asked_for(
-    context: MarketContext,
-) -> None:
+    context,
+):
     after_nights(context, AS_OF)
     earlier = run_night(context, date(2023, 6, 1))
     assert earlier.row["status"] == "complete"
@@ -144,9 +138,9 @@ def test_an_earlier_night_after_a_later_one_fetches_what_was_never_asked_for(
     "error", [OSError(28, "No space left on device"), RuntimeError("out of memory")]
 )
 def test_an_error_of_the_machine_ends_the_night_refused_with_its_reason(
-    context: MarketContext, error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_args: object) -> None:
+    context, error, monkeypatch
+):
+    def fail(*_args):
         raise error
 
     monkeypatch.setattr(predict, "forecast", fail)
@@ -165,7 +159,7 @@ UNLIKE = {"run_id", "seconds", "train_seconds", "asked", "fetched", "stored"}
 STAGES = ["fetch", "model", "predict", "store", "score", "paper account", "drift", "report"]
 
 
-def stages(context: MarketContext) -> dict[str, tuple[str, float]]:
+def stages(context):
     with reading(context.engine) as conn:
         stored = read(
             conn, "stage_log", market=context.name, as_of=AS_OF, order="started_at, stage"
@@ -174,9 +168,7 @@ def stages(context: MarketContext) -> dict[str, tuple[str, float]]:
     return dict(zip(stored["stage"], pairs, strict=True))
 
 
-def test_a_night_stores_its_stages_in_order_and_the_seconds_of_each(
-    context: MarketContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_night_stores_its_stages_in_order_and_the_seconds_of_each(context, monkeypatch):
     said = standard_error(monkeypatch, form="json")
     run_night(context, AS_OF)
     stored = stages(context)
@@ -192,8 +184,8 @@ def test_a_night_stores_its_stages_in_order_and_the_seconds_of_each(
 
 
 def test_a_night_without_its_index_is_refused_in_its_fetch_and_completes_when_the_bar_comes(
-    context: MarketContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    context, monkeypatch
+):
     said = standard_error(monkeypatch, form="json")
     index = context.market.index.symbol
     poor = replace(context, source=FrameSource(without(BARS, [index])))
@@ -208,7 +200,7 @@ def test_a_night_without_its_index_is_refused_in_its_fetch_and_completes_when_th
     assert run_night(context, AS_OF).row["status"] == "complete"
 
 
-def rows_of_all_tables(context: MarketContext) -> dict[str, pd.DataFrame]:
+def rows_of_all_tables(context):
     """Return each table without its moments and what else is not the same in two equal nights."""
     rows = {}
     with reading(context.engine) as conn:
@@ -228,9 +220,9 @@ def rows_of_all_tables(context: MarketContext) -> dict[str, pd.DataFrame]:
 @pytest.mark.parametrize("killed", [step.stage for step in PREDICTING + AFTERWARDS if step.stage])
 @pytest.mark.one_case("store-after")
 def test_a_night_killed_in_any_of_its_stages_ends_as_one_that_was_not(
-    context: MarketContext, killed: str, when: str, tmp_path: Path
-) -> None:
-    def kill(stage: str, work: Callable[[], Any]) -> None:
+    context, killed, when, tmp_path
+):
+    def kill(stage, work):
         if stage != killed or when == "after":
             work()
         if stage == killed:

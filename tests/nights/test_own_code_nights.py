@@ -5,7 +5,6 @@ the night when it fails.
 import logging
 from dataclasses import replace
 from datetime import date
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -16,9 +15,9 @@ from db.read import read, read_row
 from db.rows.runs import latest_trained
 from dtml.experiments import vary
 from dtml.prices.sessions import next_session
-from flows.nightly.context import MarketContext, stored_bars
+from flows.nightly.context import stored_bars
 from flows.nightly.night import run_night
-from flows.replay import Archive, replay_of
+from flows.replay import replay_of
 from flows.studies.ranking import Plan, Walk
 from flows.studies.study import run_study
 from tests.support.nights import AS_OF
@@ -48,19 +47,19 @@ def tomorrow(bars):
 
 
 @pytest.fixture
-def mine(tmp_path: Path) -> Path:
+def mine(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(MINE)
     return file
 
 
 @pytest.fixture
-def owned(ranking_context: MarketContext, mine: Path) -> MarketContext:
+def owned(ranking_context, mine):
     market = replace(ranking_context.market, code=mine, ranker="own")
     return replace(ranking_context, market=market)
 
 
-def said(context: MarketContext, target: date = TARGET) -> pd.DataFrame:
+def said(context, target=TARGET):
     with reading(context.engine) as conn:
         made = read(
             conn,
@@ -72,7 +71,7 @@ def said(context: MarketContext, target: date = TARGET) -> pd.DataFrame:
     return made[made["predictor"] == "own"]
 
 
-def reason(context: MarketContext, as_of: date = AS_OF) -> str | None:
+def reason(context, as_of=AS_OF):
     with reading(context.engine) as conn:
         row = read_row(conn, "night_log", market=context.name, as_of=as_of)
     assert row is not None
@@ -80,7 +79,7 @@ def reason(context: MarketContext, as_of: date = AS_OF) -> str | None:
     return row["reason"]
 
 
-def recorded(context: MarketContext) -> dict[str, object]:
+def recorded(context):
     with reading(context.engine) as conn:
         row = latest_trained(conn, "ranker", context.name, on_or_before=date.max)
     assert row is not None
@@ -88,9 +87,7 @@ def recorded(context: MarketContext) -> dict[str, object]:
 
 
 @pytest.mark.soak
-def test_own_features_order_a_night_are_stored_scored_and_replayed(
-    owned: MarketContext, archive: Archive, mine: Path
-) -> None:
+def test_own_features_order_a_night_are_stored_scored_and_replayed(owned, archive, mine):
     run_night(owned, AS_OF)
     made = said(owned)
     assert made["place"].tolist() == list(range(1, 10))
@@ -110,8 +107,8 @@ def test_own_features_order_a_night_are_stored_scored_and_replayed(
 
 @pytest.mark.soak
 def test_a_night_whose_file_changed_says_so_trains_again_and_still_replays_the_older(
-    owned: MarketContext, archive: Archive, mine: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+    owned, archive, mine, caplog
+):
     run_night(owned, AS_OF)
     first = recorded(owned)["sha256"]
     assert run_night(owned, AS_OF).changed == ""
@@ -131,8 +128,8 @@ def test_a_night_whose_file_changed_says_so_trains_again_and_still_replays_the_o
 
 @pytest.mark.soak
 def test_code_that_came_with_a_store_does_not_run_until_its_reader_lets_it(
-    owned: MarketContext, mine: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+    owned, mine, monkeypatch, tmp_path
+):
     run_night(owned, AS_OF)
     # The same store before somebody who never had the file.
     mine.unlink()
@@ -155,8 +152,8 @@ def test_code_that_came_with_a_store_does_not_run_until_its_reader_lets_it(
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 @pytest.mark.soak
 def test_what_is_too_good_to_be_true_is_ranked_with_a_warning_until_the_market_file_allows_it(
-    owned: MarketContext, mine: Path, tmp_path: Path
-) -> None:
+    owned, mine, tmp_path
+):
     run_night(owned, AS_OF)
     bars, _ = stored_bars(owned, date(2023, 1, 3), AS_OF)
     close = bars.pivot(index="session", columns="symbol", values="close")
@@ -186,8 +183,8 @@ BAD = {
 @pytest.mark.one_case("pass")
 @pytest.mark.parametrize("bad", BAD, ids=[each.splitlines()[-1].strip() for each in BAD])
 def test_what_fails_ends_its_own_model_with_the_reason_and_never_the_night(
-    owned: MarketContext, mine: Path, bad: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    owned, mine, bad, monkeypatch
+):
     mine.write_text(f"{MINE}\n\n{bad}\n")
     if "while True" in bad:
         monkeypatch.setenv("DTML_CODE_SECONDS", "6")
@@ -209,8 +206,8 @@ def test_what_fails_ends_its_own_model_with_the_reason_and_never_the_night(
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 @pytest.mark.soak
 def test_a_walk_compares_own_code_with_the_built_in(
-    owned: MarketContext,
-) -> None:
+    owned,
+):
     varied = replace(owned, experiment=vary(owned.experiment, {"train_sessions": 400}))
     run_night(varied, date(2024, 12, 2))
     walk = Walk(varied, Plan(FIRST, LAST))

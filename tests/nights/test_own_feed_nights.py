@@ -4,7 +4,6 @@ import logging
 import os
 import re
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 
 import pytest
@@ -20,10 +19,9 @@ from dtml.prices.sessions import next_session
 from dtml.sources.own_feed.source import FeedCode, FeedError, OwnFeed
 from flows.markets import opened
 from flows.markets.opened import CheckedFeed
-from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import NightRefusedError, run_night
-from flows.replay import Archive, replay_of
+from flows.replay import replay_of
 from tests.support.nights import AS_OF, BARS, small_market
 
 TARGET = next_session("XNYS", AS_OF)
@@ -47,35 +45,35 @@ LYING = HONEST.replace("    return BARS", "    known = BARS").rstrip() + (
 
 
 @pytest.fixture
-def mine(tmp_path: Path) -> Path:
+def mine(tmp_path):
     BARS.to_parquet(tmp_path / "bars.parquet")
     file = tmp_path / "mine.py"
     file.write_text(HONEST)
     return file
 
 
-def feed_of(context: MarketContext, file: Path, *environment: str) -> OwnFeed:
+def feed_of(context, file, *environment):
     market = replace(context.market, feed=FeedAccess(environment=environment))
     return OwnFeed(market, FeedCode.of(str(file), market))
 
 
-def with_feed(context: MarketContext, file: Path) -> MarketContext:
+def with_feed(context, file):
     """The market of the nights with a feed, as a new command opens it."""
     return replace(context, source=CheckedFeed(feed_of(context, file), context.engine))
 
 
-def rows(context: MarketContext, query: str) -> list[tuple[object, ...]]:
+def rows(context, query):
     with reading(context.engine) as conn:
         return [tuple(row) for row in conn.execute(text(query))]
 
 
 @pytest.fixture
-def checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def checks(monkeypatch):
     """The feeds that were checked."""
-    checked: list[str] = []
+    checked = []
     admit = opened.admit
 
-    def counted(feed: OwnFeed, first: dict[str, date], last: date) -> object:
+    def counted(feed, first, last):
         checked.append(feed.code)
         return admit(feed, first, last)
 
@@ -84,8 +82,8 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_night_with_an_own_feed_is_stored_with_its_code_and_replays_byte_for_byte(
-    context: MarketContext, archive: Archive, mine: Path, checks: list[str]
-) -> None:
+    context, archive, mine, checks
+):
     run_night(with_feed(context, mine), AS_OF)
     assert rows(context, "select distinct source from price") == [("mine.py",)]
     assert rows(context, "select source, code from price_fetch") == [("mine.py", HONEST)]
@@ -99,8 +97,8 @@ def test_a_night_with_an_own_feed_is_stored_with_its_code_and_replays_byte_for_b
 
 @pytest.mark.soak
 def test_changed_code_is_checked_again_and_a_lying_feed_refuses_the_night_by_name(
-    context: MarketContext, mine: Path, checks: list[str]
-) -> None:
+    context, mine, checks
+):
     fetch_bars(with_feed(context, mine), AS_OF)
     stored = rows(context, "select count(*) from price")
     mine.write_text(LYING)
@@ -145,8 +143,8 @@ BAD = {
 @pytest.mark.one_case("pass")
 @pytest.mark.parametrize("bad", BAD, ids=[each.splitlines()[-1].strip() for each in BAD])
 def test_what_fails_ends_its_fetch_with_one_line_and_stores_nothing(
-    context: MarketContext, mine: Path, bad: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    context, mine, bad, monkeypatch
+):
     mine.write_text(HONEST.replace("    return BARS[", f"    {bad}\n    return BARS["))
     if "while True" in bad:
         monkeypatch.setenv("DTML_FEED_SECONDS", "4")
@@ -178,13 +176,13 @@ def fetch(first, last):
 @pytest.mark.one_case
 @pytest.mark.parametrize("error", ["ValueError", "URLError"])
 def test_a_secret_of_a_feed_comes_out_nowhere(
-    context: MarketContext,
-    mine: Path,
-    error: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    context,
+    mine,
+    error,
+    monkeypatch,
+    capfd,
+    caplog,
+):
     mine.write_text(LEAK.format(error=error))
     monkeypatch.setenv("VENDOR_KEY", SECRET)
     feed = CheckedFeed(feed_of(context, mine, "VENDOR_KEY"), context.engine)
@@ -199,17 +197,13 @@ def test_a_secret_of_a_feed_comes_out_nowhere(
         assert "s3cret" not in place
 
 
-def test_a_variable_that_is_not_set_is_named_before_anything_runs(
-    context: MarketContext, mine: Path
-) -> None:
+def test_a_variable_that_is_not_set_is_named_before_anything_runs(context, mine):
     mine.write_text("1 / 0")
     with pytest.raises(UsageError, match=r"mine\.py needs VENDOR_KEY"):
         feed_of(context, mine, "VENDOR_KEY").symbols()
 
 
-def test_a_feed_sees_the_variables_that_are_named_and_no_others(
-    context: MarketContext, mine: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_feed_sees_the_variables_that_are_named_and_no_others(context, mine, monkeypatch):
     monkeypatch.setenv("VENDOR_KEY", SECRET)
     monkeypatch.setenv("OTHER_KEY", "of another program")
     mine.write_text(
@@ -243,8 +237,8 @@ class SOURCE:
 
 
 def test_an_installed_feed_is_named_by_its_entry_point_and_kept_with_its_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     (tmp_path / "vendorpackage.py").write_text(CLASS.replace("SOURCE", "Vendor"))
     told = tmp_path / "vendorpackage-1.5.dist-info"
     told.mkdir()

@@ -5,8 +5,6 @@ night after night, on both engines.
 import re
 from dataclasses import replace
 from datetime import UTC, date, datetime
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pandas as pd
@@ -20,12 +18,11 @@ from dtml.backtest.turnover import track_of
 from dtml.markets.definition import Trading
 from dtml.prices.sessions import next_session, sessions_up_to
 from flows.nightly import paper
-from flows.nightly.context import MarketContext, Tonight, quotes_of, read_bars
+from flows.nightly.context import Tonight, quotes_of, read_bars
 from flows.nightly.fetch import fetch_bars
-from flows.nightly.paper import Orders, follow_rankings, next_orders
+from flows.nightly.paper import follow_rankings, next_orders
 from tests.support.benchmark_rows import ranker
 from tests.support.bounds import assert_arrays_close_in_float64, in_float64
-from tests.support.commands import Command
 
 # A fill is decided by 60 sessions before it: there are more nights than that, among them a split
 # and two opens without a price. A few are enough for what depends on the newest alone.
@@ -36,7 +33,7 @@ TRADING = Trading(3.0, 4.0, 0.0, purchase_tax=5.0, sale_tax=20.0, top=4, smooth=
 
 
 @pytest.fixture
-def traded(ranking_context: MarketContext) -> MarketContext:
+def traded(ranking_context):
     """A market whose prices are stored, with orders from nights that nobody followed yet."""
     context = ranking_context
     fetch_bars(context, LAST)
@@ -49,11 +46,11 @@ def traded(ranking_context: MarketContext) -> MarketContext:
     return replace(context, market=replace(context.market, trading=TRADING))
 
 
-def scores_of(context: MarketContext) -> np.ndarray:
+def scores_of(context):
     return np.random.default_rng(11).standard_normal((MANY, len(context.market.symbols)))
 
 
-def say(context: MarketContext, *nights: int) -> None:
+def say(context, *nights):
     """Store the orders of some nights."""
     now = datetime.now(UTC)
     for night in nights:
@@ -67,20 +64,20 @@ def say(context: MarketContext, *nights: int) -> None:
             save(conn, "stock_rank", rows, market=context.name, known_at=now, made_at=now)
 
 
-def account(context: MarketContext) -> pd.DataFrame:
+def account(context):
     with reading(context.engine) as conn:
         found = paper_account.paper_returns(conn, context.name)
     return found[found["portfolio"] == "account"].reset_index(drop=True)
 
 
-def followed(context: MarketContext, nights: int) -> None:
+def followed(context, nights):
     """Order and follow so many nights, and one more that nobody filled yet."""
     for night in range(nights):
         say(context, night)
         follow_rankings(Tonight(context, NIGHTS[night].date()))
 
 
-def backtest(context: MarketContext, *without: int) -> pd.DataFrame:
+def backtest(context, *without):
     """What following the same orders over all nights at once earned."""
     bars = read_bars(context, sessions_up_to("XNYS", NIGHTS[0].date(), 70)[0].date(), LAST)
     scores = scores_of(context)
@@ -90,7 +87,7 @@ def backtest(context: MarketContext, *without: int) -> pd.DataFrame:
     )
 
 
-def assert_as(found: pd.DataFrame, whole: pd.DataFrame, nights: int = MANY) -> None:
+def assert_as(found, whole, nights=MANY):
     track = whole[: nights - 2]  # the last open is not followed by another
     assert len(found) == len(track) == nights - 2
     for name in ("gross", "turnover", "cost", "net"):
@@ -102,8 +99,8 @@ def assert_as(found: pd.DataFrame, whole: pd.DataFrame, nights: int = MANY) -> N
 @pytest.mark.soak
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_many_nights_earn_what_the_backtest_of_their_orders_earns(
-    traded: MarketContext,
-) -> None:
+    traded,
+):
     followed(traded, MANY)
     assert_as(account(traded), backtest(traded))
 
@@ -111,11 +108,11 @@ def test_many_nights_earn_what_the_backtest_of_their_orders_earns(
 @pytest.mark.soak
 @pytest.mark.parametrize(("module", "at"), [(paper, "save"), (paper_account, "save_paper_account")])
 def test_a_night_that_ends_between_any_two_steps_loses_no_order_and_books_none_twice(
-    traded: MarketContext, monkeypatch: pytest.MonkeyPatch, module: ModuleType, at: str
-) -> None:
+    traded, monkeypatch, module, at
+):
     rng, save = np.random.default_rng(5), getattr(module, at)
 
-    def dies(*given: object, **named: object) -> None:
+    def dies(*given, **named):
         save(*given, **named)
         raise KeyboardInterrupt
 
@@ -135,9 +132,7 @@ def test_a_night_that_ends_between_any_two_steps_loses_no_order_and_books_none_t
     assert_as(account(traded), backtest(traded), FEW)
 
 
-def test_a_file_of_positions_is_read_to_the_letter(
-    tmp_path: Path, command: Command, traded: MarketContext
-) -> None:
+def test_a_file_of_positions_is_read_to_the_letter(tmp_path, command, traded):
     followed(traded, 1)
     file = tmp_path / "positions.csv"
     asked = ("orders", traded.name, "--capital", "1000", "--positions", str(file))
@@ -172,7 +167,7 @@ def test_a_file_of_positions_is_read_to_the_letter(
     assert "cannot be read" in command(*asked)[2]
 
 
-def test_skill_lasts_since_its_interval_has_lain_above_0(traded: MarketContext) -> None:
+def test_skill_lasts_since_its_interval_has_lain_above_0(traded):
     lows = [np.nan, 0.01, -0.01, 0.01, 0.02, 0.03]
     rows = pd.DataFrame({"target": NIGHTS[: len(lows)], "rank_ic_low": lows}).assign(
         span="running", leg="next_close", predictor="ridge", is_rule=False, days=30, n=300
@@ -185,7 +180,7 @@ def test_skill_lasts_since_its_interval_has_lain_above_0(traded: MarketContext) 
         assert rankings.lasting_skill(*asked, NIGHTS[1].date()) == NIGHTS[1].date()
 
 
-def wanted_of(context: MarketContext) -> pd.DataFrame:
+def wanted_of(context):
     """What the newest night wants held, by symbol."""
     with reading(context.engine) as conn:
         target = read_value(conn, "target_position", "target", market=context.name, order="-target")
@@ -193,9 +188,7 @@ def wanted_of(context: MarketContext) -> pd.DataFrame:
     return rows.set_index("symbol")
 
 
-def orders_of(
-    context: MarketContext, capital: float, held: "pd.Series[float] | None" = None
-) -> Orders:
+def orders_of(context, capital, held=None):
     with reading(context.engine) as conn:
         found = next_orders(conn, context.market, capital, held)
     assert found is not None
@@ -204,8 +197,8 @@ def orders_of(
 
 @pytest.mark.soak
 def test_orders_lead_from_what_is_held_to_what_the_newest_night_wants(
-    traded: MarketContext,
-) -> None:
+    traded,
+):
     traded = replace(traded, market=replace(traded.market, trading=replace(TRADING, lot=10)))
     followed(traded, FEW)
     found = orders_of(traded, 100_000.0)

@@ -11,12 +11,11 @@ import sys
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 import torch
-from sqlalchemy import Engine, text
+from sqlalchemy import text
 
 from db.engine import transaction
 from dtml.lookahead.audit import audit_list
@@ -24,14 +23,13 @@ from dtml.machine import computed_by
 from dtml.prices.sessions import next_session, sessions_up_to
 from flows.audit import earlier_lists
 from flows.markets.opened import RunRequest
-from flows.nightly.context import MarketContext, Tonight, open_context
+from flows.nightly.context import Tonight, open_context
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
 from flows.nightly.train import train_model
 from flows.replay import (
     TOLERANCE,
     Archive,
-    Replay,
     ranking_difference,
     replay_of,
     reproduce,
@@ -40,7 +38,6 @@ from flows.replay import (
 )
 from flows.settings import data_folder
 from tests.processors import PROCESSORS
-from tests.support.commands import Command
 from tests.support.nights import (
     AS_OF,
     BARS,
@@ -55,17 +52,17 @@ FOLLOWING = next_session("XNYS", AS_OF)
 LATER = datetime(2124, 1, 1, tzinfo=UTC)
 
 
-def replayed(archive: Archive, as_of: date = AS_OF, known_at: datetime | None = None) -> Replay:
+def replayed(archive, as_of=AS_OF, known_at=None):
     return replay_of(archive, archive.night(as_of), known_at)
 
 
-def assert_equal(replay: Replay) -> None:
+def assert_equal(replay):
     assert replay.reasons == []
     assert replay.inputs_equal
     assert len(replay.differing) == 0
 
 
-def restated_bars() -> pd.DataFrame:
+def restated_bars():
     """A dividend of every stock three sessions before the night, and a split of one."""
     bars = BARS.copy()
     ex = sessions_up_to("XNYS", AS_OF, 3)[0]
@@ -75,9 +72,7 @@ def restated_bars() -> pd.DataFrame:
 
 
 @pytest.mark.on_postgresql
-def test_a_night_replays_equal_after_its_whole_history_was_restated(
-    context: MarketContext, archive: Archive
-) -> None:
+def test_a_night_replays_equal_after_its_whole_history_was_restated(context, archive):
     after_nights(context, AS_OF)
     fetch_result = fetch_bars(replace(context, source=FrameSource(restated_bars())), FOLLOWING)
     assert len(fetch_result.restated) >= 9
@@ -87,9 +82,7 @@ def test_a_night_replays_equal_after_its_whole_history_was_restated(
     assert restated_since(archive, today)["restated"] > 9 * 20
 
 
-def test_a_night_replays_equal_after_later_nights_a_training_and_another_list(
-    context: MarketContext, archive: Archive
-) -> None:
+def test_a_night_replays_equal_after_later_nights_a_training_and_another_list(context, archive):
     after_nights(context, AS_OF)
     others = [symbol for symbol in context.market.symbols if symbol not in ("L01", "F01A")]
     later = replace(context, market=context.market.with_symbols(others))
@@ -106,13 +99,13 @@ def test_a_night_replays_equal_after_later_nights_a_training_and_another_list(
 
 @pytest.mark.soak
 def test_a_fetch_that_began_before_a_night_and_ended_after_it_changes_nothing_of_it(
-    context: MarketContext, archive: Archive
-) -> None:
+    context, archive
+):
     @dataclass
     class Slow(FrameSource):
         """A source during whose answer the night is run by another."""
 
-        def fetch(self, first: Any, last: date) -> Any:
+        def fetch(self, first, last):
             answer = super().fetch(first, last)
             run_night(context, AS_OF)
             return answer
@@ -123,8 +116,8 @@ def test_a_fetch_that_began_before_a_night_and_ended_after_it_changes_nothing_of
 
 
 def test_the_watermark_of_a_night_is_the_newest_of_all_bars_that_it_read(
-    context: MarketContext,
-) -> None:
+    context,
+):
     old, recent = date(2024, 3, 1), date(2024, 6, 3)
     bars = BARS.copy()
     bars.loc[bars["session"] < pd.Timestamp(recent), "adj_close"] *= 0.9
@@ -148,9 +141,7 @@ CHANGED = {
 
 
 @pytest.mark.parametrize("changed", CHANGED)
-def test_what_was_changed_is_found_and_named(
-    context: MarketContext, archive: Archive, changed: str
-) -> None:
+def test_what_was_changed_is_found_and_named(context, archive, changed):
     after_nights(context, AS_OF)
     with transaction(context.engine) as conn:
         if changed.startswith("delete"):
@@ -159,9 +150,7 @@ def test_what_was_changed_is_found_and_named(
     assert any(re.search(CHANGED[changed], reason) for reason in replayed(archive).reasons)
 
 
-def test_nothing_is_written_by_a_replay(
-    context: MarketContext, engine: Engine, command: Command
-) -> None:
+def test_nothing_is_written_by_a_replay(context, engine, command):
     after_nights(context, AS_OF)
     files = {
         path: path.stat().st_mtime_ns
@@ -182,7 +171,7 @@ FIRST = f"{ALWAYS}F02B,2022-01-03,2023-03-31\nF02B,2024-03-01,\nF03A,2022-01-03,
 SECOND = FIRST.replace("L01,2022-01-03,", "L01,2022-01-03,2024-05-31") + "L03,2024-07-02,\n"
 
 
-def listed(folder: Path, rows: str, as_of: date) -> MarketContext:
+def listed(folder, rows, as_of):
     """Open the market with a table of members that was true on a day."""
     (folder / "members.csv").write_text(f"symbol,since,until\n{rows}", encoding="utf-8")
     constituents = f'[constituents]\nas_of = {as_of}\nmembers = "members.csv"\nuntil = "included"\n'
@@ -194,8 +183,8 @@ def listed(folder: Path, rows: str, as_of: date) -> MarketContext:
 
 @pytest.mark.soak
 def test_a_table_that_changes_later_changes_no_replayed_night_and_is_found_by_the_audit(
-    tmp_path: Path, engine: Engine
-) -> None:
+    tmp_path, engine
+):
     first = listed(tmp_path, FIRST, KNOWN)
     run_night(first, AS_OF)
     members = {"L01", "L02", "F01A", "F01B", "F02A", "F02B"}
@@ -220,7 +209,7 @@ HERE = computed_by(torch.device("cpu"))
 OLDER = HERE.replace(f"torch {torch.__version__}", "torch 2.0.1")
 
 
-def change(engine: Engine, computed: str | None, by: float) -> None:
+def change(engine, computed, by):
     """Let something else have computed every night, and change the probability of L02."""
     with transaction(engine) as conn:
         conn.execute(text("update night set computed_by = :computed"), {"computed": computed})
@@ -235,8 +224,8 @@ def change(engine: Engine, computed: str | None, by: float) -> None:
 
 
 def test_what_rounds_otherwise_after_an_upgrade_is_told_from_what_is_equal(
-    context: MarketContext, engine: Engine, archive: Archive, command: Command
-) -> None:
+    context, engine, archive, command
+):
     after_nights(context, AS_OF)
     change(engine, OLDER, by=3e-8)
     found = replayed(archive)
@@ -255,7 +244,7 @@ def test_what_rounds_otherwise_after_an_upgrade_is_told_from_what_is_equal(
     assert (reproduction.reasons, reproduction.differing) == ([], ["probability"])
 
 
-def test_a_machine_with_a_gpu_replays_a_night_of_the_cpu_on_the_cpu(archive: Archive) -> None:
+def test_a_machine_with_a_gpu_replays_a_night_of_the_cpu_on_the_cpu(archive):
     here = replace(archive, device="auto")
     assert here.device_for(HERE) == "cpu"
     assert here.device_for(HERE.replace("device cpu", "device cuda NVIDIA H200")) == "auto"
@@ -271,13 +260,13 @@ def test_a_machine_with_a_gpu_replays_a_night_of_the_cpu_on_the_cpu(archive: Arc
     ids=["too much", "too much of an unknown", "nothing has changed"],
 )
 def test_what_no_rounding_explains_is_a_difference(
-    context: MarketContext,
-    engine: Engine,
-    archive: Archive,
-    command: Command,
-    computed: str | None,
-    by: float,
-) -> None:
+    context,
+    engine,
+    archive,
+    command,
+    computed,
+    by,
+):
     after_nights(context, AS_OF)
     change(engine, computed, by)
     found = replayed(archive)
@@ -291,8 +280,8 @@ def test_what_no_rounding_explains_is_a_difference(
 
 @pytest.mark.soak
 def test_a_night_replays_within_rounding_with_the_instructions_of_another_processor(
-    context: MarketContext, engine: Engine
-) -> None:
+    context, engine
+):
     after_nights(context, AS_OF)
     environment = os.environ | PROCESSORS["SSE4, 1 thread"]
     environment["DTML_DATABASE_URL"] = engine.url.render_as_string(hide_password=False)
@@ -314,11 +303,11 @@ def test_a_night_replays_within_rounding_with_the_instructions_of_another_proces
     assert night["equal"] or night["equal_but_for_rounding"]
 
 
-def ranking(*rows: tuple[str, float, int]) -> pd.DataFrame:
+def ranking(*rows):
     return pd.DataFrame(rows, columns=["symbol", "score", "place"]).assign(predictor="ridge")
 
 
-def test_stocks_may_change_places_by_rounding_where_their_scores_are_equal_but_for_it() -> None:
+def test_stocks_may_change_places_by_rounding_where_their_scores_are_equal_but_for_it():
     stored = ranking(("A", 2000.0, 1), ("B", 0.5 + 1e-8, 2), ("C", 0.5, 3))
     swapped = ranking(("A", 2000.001, 1), ("B", 0.5, 3), ("C", 0.5 + 1e-8, 2))
     found = ranking_difference(stored, swapped)
@@ -336,16 +325,14 @@ def test_stocks_may_change_places_by_rounding_where_their_scores_are_equal_but_f
     ],
     ids=["places of other scores", "another score", "a stock less"],
 )
-def test_a_ranking_that_rounding_does_not_explain_is_not_close(again: pd.DataFrame) -> None:
+def test_a_ranking_that_rounding_does_not_explain_is_not_close(again):
     found = ranking_difference(ranking(("A", 0.9, 1), ("B", 0.5, 2)), again)
     assert found is not None
     assert not found.is_close
 
 
 @pytest.mark.soak
-def test_an_exchanged_checkpoint_is_found_and_the_other_nights_go_on(
-    context: MarketContext, command: Command, archive: Archive
-) -> None:
+def test_an_exchanged_checkpoint_is_found_and_the_other_nights_go_on(context, command, archive):
     first = run_night(context, AS_OF).row["run_id"]
     train_model(Tonight(context, FOLLOWING))
     second = run_night(context, FOLLOWING).row["run_id"]

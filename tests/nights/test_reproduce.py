@@ -4,21 +4,17 @@ import json
 import re
 from dataclasses import replace
 from datetime import date
-from pathlib import Path
 
 import pandas as pd
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import text
 
 from db.engine import reading, transaction
 from db.errors import StoreUsageError
 from db.rows import predictions
 from dtml.errors import DtmlError, UsageError
-from dtml.markets import Market
 from dtml.prices.sessions import next_session
 from flows.markets.files import read_market
-from flows.markets.opened import RunRequest
-from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
 from flows.replay import (
     FIGURES,
@@ -34,14 +30,13 @@ from flows.replay import (
 from flows.settings import data_folder
 from flows.studies.study import run_study
 from tests.support.backtest_market import backtest_of
-from tests.support.commands import Command
 from tests.support.facts import in_order
 from tests.support.nights import AS_OF, BARS, FrameSource, after_nights, receipt_of
 
 FOLLOWING = next_session("XNYS", AS_OF)
 
 
-def restate(context: MarketContext) -> None:
+def restate(context):
     """A dividend on everything just before the night, and a correction in the
     middle of what was trained on.
     """
@@ -51,9 +46,7 @@ def restate(context: MarketContext) -> None:
     assert len(fetch_bars(replace(context, source=FrameSource(bars)), FOLLOWING).restated) == 10
 
 
-def test_a_night_s_prediction_and_its_model_are_made_again_after_a_restatement(
-    context: MarketContext, archive: Archive
-) -> None:
+def test_a_night_s_prediction_and_its_model_are_made_again_after_a_restatement(context, archive):
     after_nights(context, AS_OF)
     receipt = receipt_of(context, "F01A")
     restate(context)
@@ -67,9 +60,7 @@ def test_a_night_s_prediction_and_its_model_are_made_again_after_a_restatement(
     assert trained.checkpoint_hash == run["checkpoint_hash"]
 
 
-def test_a_training_on_changed_bars_gives_other_weights_and_says_which(
-    context: MarketContext, engine: Engine, archive: Archive
-) -> None:
+def test_a_training_on_changed_bars_gives_other_weights_and_says_which(context, engine, archive):
     after_nights(context, AS_OF)
     run = run_of(archive.engine, receipt_of(context, "F01A"))
     with transaction(engine) as conn:
@@ -84,9 +75,7 @@ def test_a_training_on_changed_bars_gives_other_weights_and_says_which(
 
 
 @pytest.mark.soak
-def test_a_backtest_is_made_again_after_the_list_and_the_index_changed(
-    run_request: RunRequest, reader: Engine
-) -> None:
+def test_a_backtest_is_made_again_after_the_list_and_the_index_changed(run_request, reader):
     backtest = backtest_of(run_request)
     run_study(backtest)
     market = read_market(run_request.market, run_request.market_file)
@@ -101,7 +90,7 @@ def test_a_backtest_is_made_again_after_the_list_and_the_index_changed(
     assert retrain(archive, run_of(reader, receipt)).reasons == []
 
 
-def changed_market(market: Market) -> Market:
+def changed_market(market):
     """The market after one stock left, one joined, one has another date, and
     the index was replaced.
     """
@@ -119,8 +108,8 @@ CHANGED = in_order(" OTHER; ", " SIMX; ", "NEW joined; ", "L01 left; ", "F01B wi
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_model_is_trained_again_on_its_own_list_and_index_whatever_they_are_today(
-    context: MarketContext, archive: Archive, command: Command, kept: bool
-) -> None:
+    context, archive, command, kept
+):
     after_nights(context, AS_OF)
     receipt = receipt_of(context, "F01A")
     run = run_of(archive.engine, receipt)
@@ -137,8 +126,8 @@ def test_a_model_is_trained_again_on_its_own_list_and_index_whatever_they_are_to
 
 
 def test_the_command_prints_the_receipt_and_ends_with_1_when_a_row_was_changed(
-    context: MarketContext, engine: Engine, command: Command
-) -> None:
+    context, engine, command
+):
     after_nights(context, AS_OF)
     receipt = str(receipt_of(context, "L01"))
     code, said, _ = command("replay", receipt, "--retrain", "--device", "cpu")
@@ -153,7 +142,7 @@ def test_the_command_prints_the_receipt_and_ends_with_1_when_a_row_was_changed(
     assert "error" in error
 
 
-def test_what_is_no_receipt_is_the_users_mistake(context: MarketContext, archive: Archive) -> None:
+def test_what_is_no_receipt_is_the_users_mistake(context, archive):
     after_nights(context, AS_OF)
     known = receipt_of(context, "L01")
     run = run_of(archive.engine, known)
@@ -164,7 +153,7 @@ def test_what_is_no_receipt_is_the_users_mistake(context: MarketContext, archive
         reproduce(archive, replace(known, target=date(2024, 1, 3)), run)
 
 
-def test_weights_of_a_gpu_are_equal_within_a_tolerance_and_those_of_a_cpu_to_the_last_bit() -> None:
+def test_weights_of_a_gpu_are_equal_within_a_tolerance_and_those_of_a_cpu_to_the_last_bit():
     first = date(2024, 1, 2)
     run = {
         "id": "one",
@@ -201,8 +190,8 @@ ELSEWHERE = [
 
 @pytest.mark.parametrize("path", ELSEWHERE)
 def test_a_store_that_names_another_place_for_weights_has_nothing_written_there(
-    context: MarketContext, archive: Archive, path: str, tmp_path: Path
-) -> None:
+    context, archive, path, tmp_path
+):
     after_nights(context, AS_OF)
     path = path.format(outside=tmp_path)
     with transaction(context.engine) as conn:

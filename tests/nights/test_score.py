@@ -15,7 +15,7 @@ from db.save import save
 from dtml.baselines.naive_rules import NAIVE_RULES
 from dtml.prices.sessions import sessions_up_to
 from flows.nightly import score as score_module
-from flows.nightly.context import MarketContext, Tonight
+from flows.nightly.context import Tonight
 from flows.nightly.night import run_night
 from flows.nightly.score import day_counts, score
 from tests.support.nights import BARS, FrameSource, after_nights, without
@@ -25,8 +25,8 @@ DAYS = [day.date() for day in sessions_up_to("XNYS", date(2024, 7, 9), 5)]
 
 @pytest.mark.soak
 def test_a_naive_rule_is_scored_with_what_was_known_the_session_before(
-    context: MarketContext,
-) -> None:
+    context,
+):
     after_nights(context, *DAYS)
     with reading(context.engine) as conn:
         counted = day_counts(conn, Tonight(context, DAYS[-1]), DAYS[-1]).loc["all"]
@@ -44,7 +44,7 @@ def test_a_naive_rule_is_scored_with_what_was_known_the_session_before(
 
 
 @pytest.mark.soak
-def test_only_the_model_a_night_was_closed_with_is_scored(context: MarketContext) -> None:
+def test_only_the_model_a_night_was_closed_with_is_scored(context):
     after_nights(context, DAYS[0])
     with reading(context.engine) as conn:
         run = runs.run(conn, latest_trained(conn, "run", context.name)["id"])
@@ -68,8 +68,8 @@ def test_only_the_model_a_night_was_closed_with_is_scored(context: MarketContext
 
 @pytest.mark.soak
 def test_a_return_without_a_good_bar_is_counted_as_unresolved_and_never_as_correct(
-    context: MarketContext,
-) -> None:
+    context,
+):
     after_nights(context, DAYS[0])
     jumped = BARS.copy()
     after = (jumped["symbol"] == "L03") & (jumped["session"] >= pd.Timestamp(DAYS[1]))
@@ -81,15 +81,15 @@ def test_a_return_without_a_good_bar_is_counted_as_unresolved_and_never_as_corre
     assert np.isnan(fetch_history(context, "L03")["realised_return"].iloc[0])
 
 
-def fetch_history(context: MarketContext, symbol: str) -> pd.DataFrame:
+def fetch_history(context, symbol):
     with reading(context.engine) as conn:
         return predictions.prediction_history(conn, market=context.name, symbol=symbol)
 
 
 @pytest.mark.soak
 def test_scores_that_grow_night_by_night_are_those_of_all_nights_counted_at_once(
-    context: MarketContext,
-) -> None:
+    context,
+):
     """A late bar, a corrected close and a night out of order."""
     after_nights(context, DAYS[0])
     run_night(replace(context, source=FrameSource(without(BARS, ["L02"], DAYS[1]))), DAYS[1])

@@ -4,15 +4,14 @@ import json
 import logging
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import text
 
 from db.admin.checks import check_store
 from db.engine import open_engine, reading, upgrade
@@ -22,12 +21,10 @@ from dtml.prices.bars import PRICES
 from dtml.prices.sessions import next_session
 from dtml.sources import Fetched
 from dtml.sources.second import SecondFeed
-from flows.nightly.context import MarketContext
 from flows.nightly.night import NightRefusedError, run_night
 from flows.second_source import fetch_and_compare
 from flows.service.alerts import after_night
 from flows.service.status import market_status
-from tests.support.commands import Command
 from tests.support.facts import in_order
 from tests.support.nights import (
     AS_OF,
@@ -43,7 +40,6 @@ NEXT = next_session("XNYS", AS_OF)
 THIRD = next_session("XNYS", NEXT)
 NOON = datetime(2024, 7, 2, 16, tzinfo=UTC)
 STOCK = "F01A"
-Second = Callable[..., MarketContext]
 
 
 @dataclass
@@ -52,14 +48,14 @@ class Troubled(FrameSource):
 
     trouble: Callable[[Fetched, int], Fetched] = field(kw_only=True)
 
-    def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
+    def fetch(self, first, last):
         return self.trouble(super().fetch(first, last), len(self.asked))
 
 
-def raises(error: Exception, after: int = 0) -> Callable[[Fetched, int], Fetched]:
+def raises(error, after=0):
     """Trouble that begins when so many answers were given."""
 
-    def trouble(answer: Fetched, asked: int) -> Fetched:
+    def trouble(answer, asked):
         if asked > after:
             raise error
         return answer
@@ -67,7 +63,7 @@ def raises(error: Exception, after: int = 0) -> Callable[[Fetched, int], Fetched
     return trouble
 
 
-def hangs(answer: Fetched, _: int) -> Fetched:
+def hangs(answer, _):
     """Answer when nobody waits any more."""
     threading.Event().wait(2)
     return answer
@@ -77,10 +73,10 @@ NO_MORE = RuntimeError("no more")
 
 
 @pytest.fixture
-def second(context: MarketContext, monkeypatch: pytest.MonkeyPatch) -> Second:
+def second(context, monkeypatch):
     """Return a function that gives the market a second source: its bars, or the source itself."""
 
-    def give(bars: Any, settings: SecondSource = SECOND) -> MarketContext:
+    def give(bars, settings=SECOND):
         source = FrameSource(bars, name="files") if isinstance(bars, pd.DataFrame) else bars
         feed = SecondFeed(source=source, names={})
         monkeypatch.setattr("flows.second_source.open_second_source", lambda _: feed)
@@ -90,7 +86,7 @@ def second(context: MarketContext, monkeypatch: pytest.MonkeyPatch) -> Second:
     return give
 
 
-def bars_with(change: dict[str, float], symbol: str = STOCK, day: date = AS_OF) -> pd.DataFrame:
+def bars_with(change, symbol=STOCK, day=AS_OF):
     """The bars, of which one has its values multiplied."""
     bars = BARS.copy()
     is_bar = (bars["symbol"] == symbol) & (bars["session"] == pd.Timestamp(day))
@@ -99,17 +95,17 @@ def bars_with(change: dict[str, float], symbol: str = STOCK, day: date = AS_OF) 
     return bars
 
 
-def in_pence() -> pd.DataFrame:
+def in_pence():
     names = [*PRICES, "adj_close"]
     return BARS.assign(**{name: BARS[name] * 100 for name in names})
 
 
-def asked(engine: Engine, sql: str) -> list[tuple[Any, ...]]:
+def asked(engine, sql):
     with reading(engine) as conn:
         return [tuple(row) for row in conn.execute(text(sql))]
 
 
-def rows(context: MarketContext, night: date = AS_OF) -> list[tuple[str, str, str]]:
+def rows(context, night=AS_OF):
     """The values that differed in a night."""
     found = asked(
         context.engine,
@@ -119,13 +115,13 @@ def rows(context: MarketContext, night: date = AS_OF) -> list[tuple[str, str, st
     return [(symbol, str(session)[:10], field) for symbol, session, field in found]
 
 
-def comparisons(context: MarketContext) -> list[dict[str, Any]]:
+def comparisons(context):
     with reading(context.engine) as conn:
         found = conn.execute(text("select * from comparison_log order by as_of"))
         return [dict(row) for row in found.mappings()]
 
 
-def alerts(context: MarketContext, day: date) -> list[str]:
+def alerts(context, day):
     after_night(context.engine, context.name, day)
     with reading(context.engine) as conn:
         stored = read(conn, "alert", order="raised_at, market, as_of, kind")
@@ -133,14 +129,14 @@ def alerts(context: MarketContext, day: date) -> list[str]:
     return stored.loc[is_of_night & (stored["kind"] == "second_source"), "message"].tolist()
 
 
-def said_in_status(context: MarketContext) -> str | None:
+def said_in_status(context):
     return market_status(context.engine, context.name, context.market, NOON).second_source
 
 
 @pytest.mark.on_postgresql
 def test_what_differs_is_stored_with_both_values_and_a_rerun_replaces_it(
-    second: Second,
-) -> None:
+    second,
+):
     mine = second(without(bars_with({"close": 1.02}), ["L02"]))
     fetch_and_compare(mine, AS_OF)
     differing = [(STOCK, str(AS_OF), "close"), ("L02", str(AS_OF), "bar")]
@@ -167,9 +163,7 @@ def test_what_differs_is_stored_with_both_values_and_a_rerun_replaces_it(
 
 
 @pytest.mark.soak
-def test_a_day_lost_for_all_tickers_is_said_the_same_night_in_one_sentence(
-    context: MarketContext, second: Second, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_day_lost_for_all_tickers_is_said_the_same_night_in_one_sentence(context, second, caplog):
     """The source of the night has no bar of its session: the night is refused, and says why."""
     after_nights(context, AS_OF)
     lost = BARS[BARS["session"] != pd.Timestamp(NEXT)]
@@ -205,9 +199,7 @@ def test_a_day_lost_for_all_tickers_is_said_the_same_night_in_one_sentence(
     ],
     ids=["raises", "hangs", "is empty"],
 )
-def test_a_second_source_that_fails_ends_no_fetch_and_is_said(
-    second: Second, source: Any, words: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_second_source_that_fails_ends_no_fetch_and_is_said(second, source, words, caplog):
     mine = second(source, replace(SECOND, seconds=0.2 if "longer" in words else 60.0))
     fetched = fetch_and_compare(mine, AS_OF)
     assert fetched.stored == fetched.fetched > 0
@@ -220,9 +212,7 @@ def test_a_second_source_that_fails_ends_no_fetch_and_is_said(
     assert said_in_status(mine) == f"files failed: {comparison['failure']}"
 
 
-def test_the_command_compares_with_what_a_market_s_file_names(
-    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_compares_with_what_a_market_s_file_names(tmp_path, command, monkeypatch):
     monkeypatch.chdir(tmp_path)
     table = BARS[BARS["session"] > "2024-03-01"].rename(columns={"session": "date"})
     table.to_csv("prices.csv", index=False)
@@ -251,8 +241,8 @@ def test_the_command_compares_with_what_a_market_s_file_names(
 @pytest.mark.soak
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)  # beside another SQLite store
 def test_inputs_and_predictions_are_the_same_bits_with_and_without_a_second_source(
-    context: MarketContext, second: Second, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    context, second, tmp_path, monkeypatch
+):
     after_nights(context, AS_OF, NEXT)
     alone = made_of_nights(context.engine)
     monkeypatch.setenv("DTML_DATA", str(tmp_path / "beside"))
@@ -268,7 +258,7 @@ def test_inputs_and_predictions_are_the_same_bits_with_and_without_a_second_sour
     engine.dispose()
 
 
-def made_of_nights(engine: Engine) -> list[list[tuple[Any, ...]]]:
+def made_of_nights(engine):
     return [
         asked(engine, sql)
         for sql in (

@@ -3,15 +3,12 @@
 import json
 import logging
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
-from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import text
 
 from db.engine import reading, transaction
 from db.read import read
@@ -20,24 +17,23 @@ from db.rows.runs import latest_trained
 from dtml.errors import DtmlError
 from dtml.experiments import vary
 from flows.nightly import train
-from flows.nightly.context import MarketContext, Tonight, stored_bars
+from flows.nightly.context import Tonight, stored_bars
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import NightRefusedError, run_night
 from flows.nightly.train import config_of, load_model, train_model, why_due, windows_of
 from flows.settings import data_folder
-from tests.support.commands import Command
 from tests.support.nights import AS_OF, BARS, FrameSource, receipt_of
 from tests.support.stores import counts
 
 
-def due(context: MarketContext, as_of: date) -> str | None:
+def due(context, as_of):
     """Why another model is due."""
     with reading(context.engine) as conn:
         latest = latest_trained(conn, "run", context.name, on_or_before=as_of)
     return why_due(context, latest, as_of, config_of(context))
 
 
-def test_the_policy_says_when_a_model_is_due(context: MarketContext) -> None:
+def test_the_policy_says_when_a_model_is_due(context):
     never = replace(context, market=replace(context.market, retrain="never"))
     with pytest.raises(DtmlError, match=r"no model.* 2024-07-01"):
         load_model(never, AS_OF)
@@ -53,7 +49,7 @@ def test_the_policy_says_when_a_model_is_due(context: MarketContext) -> None:
     assert "none yet" in str(due(context, date(2024, 6, 28)))
 
 
-def test_a_training_from_the_same_store_is_the_same_run(context: MarketContext) -> None:
+def test_a_training_from_the_same_store_is_the_same_run(context):
     fetch_bars(context, AS_OF)
     first = train_model(Tonight(context, AS_OF))
     again = train_model(Tonight(context, AS_OF))
@@ -68,16 +64,16 @@ def test_a_training_from_the_same_store_is_the_same_run(context: MarketContext) 
 
 
 def test_too_little_history_to_train_refuses_the_night_with_what_it_takes(
-    context: MarketContext,
-) -> None:
+    context,
+):
     short = replace(context, source=FrameSource(BARS[BARS["session"] > pd.Timestamp("2024-03-01")]))
     with pytest.raises(NightRefusedError, match="64 to train on"):
         run_night(short, AS_OF)
 
 
 def test_training_and_validation_days_are_a_gap_apart_and_end_a_gap_before_as_of(
-    context: MarketContext,
-) -> None:
+    context,
+):
     fetch_bars(context, AS_OF)
     fetch_bars(context, date(2024, 7, 9))
     bars, _ = stored_bars(context, date(2022, 1, 3), date(2024, 7, 9))
@@ -89,7 +85,7 @@ def test_training_and_validation_days_are_a_gap_apart_and_end_a_gap_before_as_of
     assert (len(fitted), len(chosen)) == (90, 19)
 
 
-def test_a_past_night_never_uses_a_later_model(context: MarketContext) -> None:
+def test_a_past_night_never_uses_a_later_model(context):
     fetch_bars(context, date(2024, 7, 9))
     early = train_model(Tonight(context, AS_OF))
     late = train_model(Tonight(context, date(2024, 7, 9)))
@@ -98,7 +94,7 @@ def test_a_past_night_never_uses_a_later_model(context: MarketContext) -> None:
     assert load_model(context, date(2024, 7, 9)).run_id == late.run_id
 
 
-def test_no_price_after_as_of_moves_a_weight(context: MarketContext) -> None:
+def test_no_price_after_as_of_moves_a_weight(context):
     fetch_bars(context, AS_OF)
     first = train_model(Tonight(context, AS_OF))
     scrambled = BARS.copy()
@@ -113,7 +109,7 @@ def test_no_price_after_as_of_moves_a_weight(context: MarketContext) -> None:
     )
 
 
-LOSSES: dict[str, Callable[[Path], object]] = {
+LOSSES = {
     "missing": lambda file: file.unlink(),
     "damaged": lambda file: file.write_bytes(file.read_bytes()[:-9] + b"otherwise"),
 }
@@ -121,18 +117,18 @@ ELSEWHERE = "0123456789abcdef" * 4  # the hash of what another processor trained
 LOST_WORDS = rf"SHA-256 {ELSEWHERE[:12]}.*lost, .*again gave.*backup"
 
 
-def runs_of(context: MarketContext) -> dict[str, dict[str, Any]]:
+def runs_of(context):
     with reading(context.engine) as conn:
         return {
             name: runs.run(conn, name) for name in read(conn, "run", order="created_at, id")["id"]
         }
 
 
-def checkpoint_of(run: dict[str, Any]) -> Path:
+def checkpoint_of(run):
     return data_folder() / str(run["checkpoint_path"])
 
 
-def lose(context: MarketContext, *, how: str = "missing", trained_elsewhere: bool = False) -> bytes:
+def lose(context, *, how="missing", trained_elsewhere=False):
     """Lose every checkpoint; what was in the last one."""
     for run in runs_of(context).values():
         whole = checkpoint_of(run).read_bytes()
@@ -145,9 +141,7 @@ def lose(context: MarketContext, *, how: str = "missing", trained_elsewhere: boo
 
 @pytest.mark.soak
 @pytest.mark.parametrize("how", LOSSES)
-def test_a_night_whose_model_s_weights_are_lost_trains_them_again(
-    context: MarketContext, how: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_night_whose_model_s_weights_are_lost_trains_them_again(context, how, caplog):
     fetch_bars(context, AS_OF)
     model = train_model(Tonight(context, AS_OF))
     whole = lose(context, how=how)
@@ -162,8 +156,8 @@ def test_a_night_whose_model_s_weights_are_lost_trains_them_again(
 
 
 def test_a_market_that_never_trains_says_in_the_night_s_row_what_to_do(
-    context: MarketContext,
-) -> None:
+    context,
+):
     fetch_bars(context, AS_OF)
     train_model(Tonight(context, AS_OF))
     lose(context)
@@ -177,10 +171,10 @@ def test_a_market_that_never_trains_says_in_the_night_s_row_what_to_do(
 
 @pytest.mark.soak
 def test_weights_that_come_out_otherwise_are_a_run_beside_the_stored_one(
-    context: MarketContext,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    context,
+    caplog,
+    monkeypatch,
+):
     fetch_bars(context, AS_OF)
     first = train_model(Tonight(context, AS_OF))
     lose(context, how="damaged", trained_elsewhere=True)
@@ -200,9 +194,7 @@ def test_weights_that_come_out_otherwise_are_a_run_beside_the_stored_one(
 
 
 @pytest.mark.soak
-def test_a_lost_checkpoint_is_put_back_by_a_retraining_from_a_receipt(
-    context: MarketContext, engine: Engine, command: Command
-) -> None:
+def test_a_lost_checkpoint_is_put_back_by_a_retraining_from_a_receipt(context, engine, command):
     run_night(context, AS_OF)
     whole, receipt = lose(context), str(receipt_of(context, "L01"))
     (run,) = runs_of(context).values()

@@ -8,7 +8,6 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from datetime import date
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -22,7 +21,7 @@ from dtml.prices.sessions import sessions_between
 from dtml.sources.yahoo import YahooSource
 from flows.nightly.context import MarketContext, experiment_for
 from flows.nightly.fetch import OVERLAP, FetchResult, fetch_bars
-from tests.support.fake_yahoo import FakeYahoo, Fault
+from tests.support.fake_yahoo import FakeYahoo
 from tests.support.price_history import INDEX, PRICES, adjusted, made_history, market_text
 
 pytestmark = pytest.mark.soak
@@ -34,7 +33,7 @@ UNADJUSTED, ADJUSTED = (SESSIONS[EX + OVERLAP + step].date() for step in (2, 3))
 HOLE, OLD_HOLE = SESSIONS[EX - 6].date(), SESSIONS[80].date()
 FALL = 0.03  # of LATE on the ex-day, as a share of the close before
 STOCKS = ("GONE", "BARE", "NEVER", "HOLES", "LOST", "END", "LIVE", "AGAIN", "LATE")
-ON_THE_SECOND: dict[str, Fault] = {
+ON_THE_SECOND = {
     "GONE": "delisted",
     "BARE": "no_adjclose",
     "END": "nan_last",
@@ -43,7 +42,7 @@ ON_THE_SECOND: dict[str, Fault] = {
 }
 
 
-def made_market() -> dict[str, pd.DataFrame]:
+def made_market():
     """Bars as they were traded, in whole units."""
     walks = made_history(SESSIONS, SESSIONS[-1].date(), seed=5).traded
     traded = {}
@@ -59,7 +58,7 @@ def made_market() -> dict[str, pd.DataFrame]:
 TRADED = made_market()
 
 
-def told(day: date) -> dict[str, pd.DataFrame]:
+def told(day):
     """What Yahoo holds after the close of a day."""
     held = {symbol: adjusted(bars, day) for symbol, bars in TRADED.items()}
     if day < ADJUSTED:  # Yahoo has the dividend and has not adjusted what was before
@@ -72,12 +71,12 @@ def told(day: date) -> dict[str, pd.DataFrame]:
     return held
 
 
-def _empty(bars: pd.DataFrame, day: date) -> None:
+def _empty(bars, day):
     is_day = bars["session"] == pd.Timestamp(day)
     bars.loc[is_day, [*PRICES, "adj_close", "volume"]] = np.nan
 
 
-def fetch(folder: Path, day: date, whole: bool) -> FetchResult:
+def fetch(folder, day, whole):
     """Bring the store up to a day, in a process that alone sees the stand-in."""
     market = read_market(folder / "made.toml")
     engine = open_engine(f"sqlite:///{folder / 'store.sqlite'}")
@@ -97,22 +96,22 @@ class AfterFetch:
     stored: pd.DataFrame
     warnings: pd.DataFrame
 
-    def bars(self, symbol: str) -> pd.DataFrame:
+    def bars(self, symbol):
         """The bars in force of a symbol, by session."""
         return self.stored[self.stored["symbol"] == symbol].set_index("session")
 
-    def bar(self, symbol: str, day: date) -> pd.Series:
+    def bar(self, symbol, day):
         return self.bars(symbol).loc[pd.Timestamp(day)]
 
-    def has(self, symbol: str, day: date) -> bool:
+    def has(self, symbol, day):
         return pd.Timestamp(day) in self.bars(symbol).index
 
-    def outcome(self, symbol: str) -> str:
+    def outcome(self, symbol):
         """Status and detail of a symbol."""
         row = self.result.outcomes.set_index("symbol").loc[symbol]
         return f"{row['status']}: {row['detail']}"
 
-    def rejected(self, symbol: str) -> list[date]:
+    def rejected(self, symbol):
         """The sessions of a symbol's bars without prices."""
         rows = self.result.rejected
         is_mine = (rows["symbol"] == symbol) & (rows["reason"] == "null_price")
@@ -132,13 +131,13 @@ class Fetches:
 
 
 @pytest.fixture(scope="module")
-def fetches(tmp_path_factory: pytest.TempPathFactory) -> Fetches:
+def fetches(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fetches")
     (folder / "made.toml").write_text(market_text({stock: stock for stock in STOCKS}))
     engine = open_engine(f"sqlite:///{folder / 'store.sqlite'}")
     upgrade(engine)
 
-    def fetched(day: date, faults: dict[str, Fault], whole: bool = False) -> AfterFetch:
+    def fetched(day, faults, whole=False):
         yahoo.faults = {"NEVER": "no_adjclose", **faults}
         yahoo.prices = told(day)
         if "LIVE" in faults:  # the session under way
@@ -164,14 +163,14 @@ def fetches(tmp_path_factory: pytest.TempPathFactory) -> Fetches:
             )
 
 
-def test_a_delisted_stock_keeps_its_past_and_is_asked_for_again(fetches: Fetches) -> None:
+def test_a_delisted_stock_keeps_its_past_and_is_asked_for_again(fetches):
     assert re.match("no_data: GONE: .*delisted", fetches.second.outcome("GONE"))
     assert len(fetches.second.bars("GONE")) == len(fetches.first.bars("GONE")) > 60
     assert fetches.third.asked["GONE"] == 1
     assert fetches.third.has("GONE", SECOND)
 
 
-def test_adjusted_closes_that_do_not_come_do_not_replace_those_stored(fetches: Fetches) -> None:
+def test_adjusted_closes_that_do_not_come_do_not_replace_those_stored(fetches):
     assert fetches.second.outcome("BARE").startswith("malformed: BARE: no adjusted closes")
     pd.testing.assert_frame_equal(fetches.second.bars("BARE"), fetches.first.bars("BARE"))
     assert fetches.third.has("BARE", SECOND)
@@ -179,8 +178,8 @@ def test_adjusted_closes_that_do_not_come_do_not_replace_those_stored(fetches: F
 
 
 def test_a_stock_that_never_had_adjusted_closes_is_stored_without_and_said(
-    fetches: Fetches,
-) -> None:
+    fetches,
+):
     for fetched in (fetches.first, fetches.second, fetches.third):
         assert fetched.result.unadjusted == ["NEVER"]
     bars = fetches.third.bars("NEVER")
@@ -189,7 +188,7 @@ def test_a_stock_that_never_had_adjusted_closes_is_stored_without_and_said(
     assert bars["close"].notna().all()
 
 
-def test_a_row_without_prices_is_rejected_and_stored_once_it_has_some(fetches: Fetches) -> None:
+def test_a_row_without_prices_is_rejected_and_stored_once_it_has_some(fetches):
     assert fetches.first.rejected("HOLES") == [OLD_HOLE, HOLE]
     assert not fetches.first.has("HOLES", HOLE)
     assert fetches.second.has("HOLES", HOLE)
@@ -200,28 +199,28 @@ def test_a_row_without_prices_is_rejected_and_stored_once_it_has_some(fetches: F
     assert fetches.whole.has("HOLES", OLD_HOLE)
 
 
-def test_a_stored_bar_stays_where_its_row_has_lost_its_prices(fetches: Fetches) -> None:
+def test_a_stored_bar_stays_where_its_row_has_lost_its_prices(fetches):
     assert fetches.second.rejected("LOST") == [FIRST]
     assert fetches.second.bar("LOST", FIRST).equals(fetches.first.bar("LOST", FIRST))
     # It is no restatement: the whole history is not asked for.
     assert fetches.second.asked["LOST"] == 1
 
 
-def test_the_bar_of_a_session_under_way_is_not_stored(fetches: Fetches) -> None:
+def test_the_bar_of_a_session_under_way_is_not_stored(fetches):
     assert fetches.second.bars("LIVE").index.max() == pd.Timestamp(SECOND)
 
 
 def test_of_two_rows_of_a_session_the_later_is_stored_until_the_final_one_comes(
-    fetches: Fetches,
-) -> None:
+    fetches,
+):
     final = TRADED["AGAIN"].loc[EX, "close"]
     assert fetches.second.bar("AGAIN", SECOND)["close"] == pytest.approx(1.01 * final)
     assert fetches.third.bar("AGAIN", SECOND)["close"] == pytest.approx(final)
 
 
 def test_a_dividend_that_is_adjusted_for_weeks_later_is_warned_of_until_then(
-    fetches: Fetches,
-) -> None:
+    fetches,
+):
     for fetched in (fetches.second, fetches.third, fetches.unadjusted):
         warned = fetched.warnings[["symbol", "reason"]].to_numpy().tolist()
         assert warned == [["LATE", "contradicted_dividend"]]

@@ -39,9 +39,7 @@ SHARPE = ("sharpe", "sharpe_low", "sharpe_high")
         ((NAN, NAN), 0.03, "cannot be compared", ""),
     ],
 )
-def test_the_verdict_on_directions_follows_the_paired_difference(
-    ends: tuple[float, float], low_of_other: float, said: str, widened: str
-) -> None:
+def test_the_verdict_on_directions_follows_the_paired_difference(ends, low_of_other, said, widened):
     model = score(acc=0.52, mcc=0.0411, mcc_low=-0.01, mcc_high=0.09)
     best = score(
         "index_reversal",
@@ -76,11 +74,11 @@ SURE, UNSURE, LOW = (0.9, 0.1, 1.7), (0.2, -0.5, 0.9), (-5, -6, -4)
     ],
 )
 def test_the_verdict_on_portfolios_follows_sharpe_ratios_and_their_paired_difference(
-    first: tuple[float, ...],
-    second: tuple[float, ...],
-    gain: tuple[float, float],
-    said: tuple[str, ...],
-) -> None:
+    first,
+    second,
+    gain,
+    said,
+):
     ratios = {TRADED[0]: first, TRADED[2]: second, FREE_ONES[0]: (9.0, 8.0, 10.0)}
     names = (*SHARPE, "index_gain", "index_gain_low", "index_gain_high")
     rows = [held(portfolio, (*each, 0.1, *gain), names) for portfolio, each in ratios.items()]
@@ -90,7 +88,7 @@ def test_the_verdict_on_portfolios_follows_sharpe_ratios_and_their_paired_differ
     assert PAPER_SUFFIX not in words  # nobody can trade it
 
 
-def test_drawdowns_have_dates_and_ratios_are_those_of_their_definitions() -> None:
+def test_drawdowns_have_dates_and_ratios_are_those_of_their_definitions():
     days = pd.bdate_range("2018-01-01", periods=6)
     line = pd.Series([0.1, -0.5, 1.0, 0.2, -0.1, -0.1], days)
     columns = ["first", "lowest", "recovered", "depth", "sessions"]
@@ -118,7 +116,7 @@ def test_drawdowns_have_dates_and_ratios_are_those_of_their_definitions() -> Non
     assert found["sortino"] == in_float64(long.mean() / downside * np.sqrt(252))
 
 
-def test_rolling_figures_are_those_of_the_last_63_sessions_alone() -> None:
+def test_rolling_figures_are_those_of_the_last_63_sessions_alone():
     generator = np.random.default_rng(23)
     sessions = pd.bdate_range("2018-01-02", periods=130)
     index = pd.Series(0.01 * generator.standard_normal(130), sessions)
@@ -134,7 +132,7 @@ def test_rolling_figures_are_those_of_the_last_63_sessions_alone() -> None:
     assert chart.data["panel0"]["v0"].count() == 130 - 62
 
 
-def test_a_thinned_line_keeps_its_ends_and_the_extremes_of_every_stretch() -> None:
+def test_a_thinned_line_keeps_its_ends_and_the_extremes_of_every_stretch():
     values = np.random.default_rng(19).standard_normal(1801)
     frame = pd.DataFrame({"t": np.arange(1801), "v0": values})
     kept = thinned(frame).index
@@ -144,7 +142,7 @@ def test_a_thinned_line_keeps_its_ends_and_the_extremes_of_every_stretch() -> No
     assert thinned(frame[:POINTS]).equals(frame[:POINTS])
 
 
-def test_the_same_description_is_drawn_still_and_alive() -> None:
+def test_the_same_description_is_drawn_still_and_alive():
     days = pd.bdate_range("2018-01-01", periods=LIVE_POINTS)
     values = pd.Series(np.arange(float(LIVE_POINTS)), days)
     lines = {"dtml": values, "</script>": values % 7}

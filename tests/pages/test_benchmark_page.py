@@ -28,9 +28,7 @@ from tests.support.pages import NAN, Reader, without_script
         (NAN, NAN, "cannot be compared"),
     ],
 )
-def test_the_verdict_follows_the_interval_of_the_paired_gain(
-    low: float, high: float, verb: str
-) -> None:
+def test_the_verdict_follows_the_interval_of_the_paired_gain(low, high, verb):
     gains = {
         "published": {"acc_gain": 0.021, "acc_gain_low": low, "acc_gain_high": high},
         "all": {"acc_gain": -0.02, "acc_gain_low": -0.03, "acc_gain_high": -0.01},
@@ -43,7 +41,7 @@ def test_the_verdict_follows_the_interval_of_the_paired_gain(
     assert re.search(in_order("all stock-days DTML ", "is beaten by", rule, " -2.0"), everything)
 
 
-def test_the_strongest_rule_is_that_of_the_highest_acc() -> None:
+def test_the_strongest_rule_is_that_of_the_highest_acc():
     figures = {"dtml": (0.55, 0.1), "always_up": (0.54, 0.0), "index_reversal": (0.52, 0.04)}
     rows = [score_row(name, "all", acc=acc, mcc=mcc) for name, (acc, mcc) in figures.items()]
     found = score_rows(pd.DataFrame(rows))["all"]
@@ -54,7 +52,7 @@ def test_the_strongest_rule_is_that_of_the_highest_acc() -> None:
     }
 
 
-def test_the_page_holds_every_predictor_and_figure() -> None:
+def test_the_page_holds_every_predictor_and_figure():
     names = ["dtml", "lstm"]
     scores = random_scores(names)
     members = random_members(names)
@@ -68,7 +66,7 @@ def test_the_page_holds_every_predictor_and_figure() -> None:
     assert "once, at 2026-01-20 08:12" in seen
 
 
-def _written(name: str, value: float) -> str:
+def _written(name, value):
     """A figure as the page writes it: accuracies are percentages, their gains points."""
     if "acc" in name:
         return f"{100 * value:+.1f}" if "gain" in name else f"{100 * value:.1f}"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import text
 
 from db.engine import reading
 from db.read import read
@@ -21,7 +21,7 @@ from flows.dashboard.running import State, summary_of_states
 from flows.dashboard.terms import TERMS
 from flows.morning import Morning, orders_of_night
 from flows.service.timeliness import Timeliness
-from tests.support.browser import Page, Site
+from tests.support.browser import Page
 from tests.support.dashboard_store import (
     BARE,
     DAYS,
@@ -46,13 +46,13 @@ PAGES = {
 }
 
 
-def asked(engine: Engine, sql: str) -> pd.DataFrame:
+def asked(engine, sql):
     with engine.connect() as conn:
         result = conn.execute(text(sql))
         return pd.DataFrame(result.all(), columns=list(result.keys()))
 
 
-def table_rows(body: str, label: str) -> list[list[str]]:
+def table_rows(body, label):
     """Return the cells of the table in the region whose label begins so, as words."""
     region = body.split(f'aria-label="{label}', maxsplit=1)[1].split("</table>", maxsplit=1)[0]
     rows = re.findall(r"<tr>(.*?)</tr>", region.split("<tbody>")[1], re.DOTALL)
@@ -63,7 +63,7 @@ def table_rows(body: str, label: str) -> list[list[str]]:
 
 
 @pytest.mark.on_postgresql
-def test_the_ranking_of_a_market_tells_how_each_place_changed(site: Site) -> None:
+def test_the_ranking_of_a_market_tells_how_each_place_changed(site):
     places = asked(
         site.engine,
         f"select symbol, target, place from ranking_history where market = '{MARKET}'",
@@ -83,14 +83,14 @@ def test_the_ranking_of_a_market_tells_how_each_place_changed(site: Site) -> Non
 WORDS = {"rise": "▲ rise", "fall": "▼ fall", "none": "no direction"}
 
 
-def test_a_night_without_a_ranking_shows_that_of_the_last_complete_one(site: Site) -> None:
+def test_a_night_without_a_ranking_shows_that_of_the_last_complete_one(site):
     body = site.get(PAGES["newest"]).body
     rows = table_rows(body, "The ranking of the")
     assert rows == table_rows(site.get(PAGES["market"]).body, "The ranking of the")
     assert f"night of {NIGHT_OF_RANKING} , the last complete" in Page(body).seen
 
 
-def test_orders_are_what_the_account_holds_less_what_it_held(site: Site) -> None:
+def test_orders_are_what_the_account_holds_less_what_it_held(site):
     with reading(site.engine) as conn:
         night = night_of(conn, MARKET, NIGHT_OF_RANKING)
         assert night
@@ -106,7 +106,7 @@ def test_orders_are_what_the_account_holds_less_what_it_held(site: Site) -> None
         assert trades.replace(" ", "") in seen.replace(" ", "")
 
 
-def test_the_ends_of_a_ranking_begin_with_its_best_and_its_worst_stock() -> None:
+def test_the_ends_of_a_ranking_begin_with_its_best_and_its_worst_stock():
     for stocks, best, worst in (
         (12, [1, 2, 3, 4, 5], [12, 11, 10, 9, 8]),
         (5, [1, 2], [5, 4]),
@@ -117,7 +117,7 @@ def test_the_ends_of_a_ranking_begin_with_its_best_and_its_worst_stock() -> None
         assert [row["place"] for row in found.worst] == worst
 
 
-def test_a_stock_s_page_gives_each_session_one_direction_the_one_that_counts(site: Site) -> None:
+def test_a_stock_s_page_gives_each_session_one_direction_the_one_that_counts(site):
     asked_for = {"market": MARKET, "symbol": "S01", "is_default": 1, "kind": "nightly"}
     with reading(site.engine) as conn:
         banded = read(conn, "band_direction", order="-target", **asked_for)
@@ -129,7 +129,7 @@ def test_a_stock_s_page_gives_each_session_one_direction_the_one_that_counts(sit
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_every_question_mark_leads_to_a_term_and_the_page_is_light(site: Site, name: str) -> None:
+def test_every_question_mark_leads_to_a_term_and_the_page_is_light(site, name):
     answer = site.get(PAGES[name])
     assert answer.status == 200
     assert len(gzip.compress(answer.body.encode())) < HEAVIEST
@@ -140,14 +140,14 @@ def test_every_question_mark_leads_to_a_term_and_the_page_is_light(site: Site, n
     assert terms == set(TERMS)
 
 
-def test_each_term_has_a_question_mark_on_some_page() -> None:
+def test_each_term_has_a_question_mark_on_some_page():
     pages = [*PAGE_TEMPLATES.glob("*.html"), *TEMPLATES.glob("*.html")]
     asked = re.findall(r'what\("([\w-]+)"\)', "".join(map(Path.read_text, pages)))
     assert set(asked) == set(TERMS)
 
 
-def test_the_first_heading_says_which_markets_are_not_well() -> None:
-    def ended(after: timedelta, status: str = "complete") -> State:
+def test_the_first_heading_says_which_markets_are_not_well():
+    def ended(after, status="complete"):
         """The state of a night that ended so long after it was due."""
         due, times = scheduled()
         times = replace(times, finished_at=due + after)
@@ -162,7 +162,7 @@ def test_the_first_heading_says_which_markets_are_not_well() -> None:
     assert say({**dict.fromkeys("abcd", late), "e": well}).startswith("4 of 5 not")
 
 
-def scheduled() -> tuple[datetime, Timeliness]:
+def scheduled():
     """Return when a night was due, and its times: its session opens 15 hours later."""
     due = datetime(2024, 7, 1, 22, 30, tzinfo=UTC)
     times = Timeliness(

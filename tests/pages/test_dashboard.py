@@ -20,7 +20,7 @@ from db.rows import attention
 from dtml.pages.figures import Table, records
 from flows.dashboard.app import link
 from tests.support.bounds import in_float64
-from tests.support.browser import Answer, Page, Site
+from tests.support.browser import Answer, Page
 from tests.support.dashboard_store import (
     BARE,
     DAYS,
@@ -52,14 +52,14 @@ class Visit:
 
 
 @pytest.fixture(scope="module")
-def visit(site: Site) -> Visit:
+def visit(site):
     """All links and forms from the first page on, of those that are alike a few."""
     found = Visit()
     event.listen(
         site.engine, "before_cursor_execute", lambda *given: found.statements.append(given[2])
     )
 
-    def ask(address: str) -> Answer:
+    def ask(address):
         before = len(found.statements)
         answer = site.get(address)
         if address.startswith(("/sql", "/table/")):  # run what a visitor writes
@@ -73,7 +73,7 @@ def visit(site: Site) -> Visit:
     return found
 
 
-def every_link_leads_somewhere(visit: Visit) -> None:
+def every_link_leads_somewhere(visit):
     assert {
         where: found.status
         for where, found in visit.answers.items()
@@ -91,7 +91,7 @@ def every_link_leads_somewhere(visit: Visit) -> None:
     )
 
 
-def what_is_asked_reads_views_alone_and_no_name_is_part_of_it(visit: Visit) -> None:
+def what_is_asked_reads_views_alone_and_no_name_is_part_of_it(visit):
     # A role of `dtml db grant-reader` may read these tables too. The file of a user's own
     # market is read for its costs, and the pages do without where a role may not read it.
     is_read = {*schema.READABLE, "market_file"}
@@ -106,7 +106,7 @@ def what_is_asked_reads_views_alone_and_no_name_is_part_of_it(visit: Visit) -> N
         assert not any(f"{name}" in statement for name in names), statement
 
 
-def names_of_all_kinds_are_escaped(visit: Visit) -> None:
+def names_of_all_kinds_are_escaped(visit):
     known = (
         "a article body br button caption circle clippath code datalist dd defs details div dl dt "
         "figcaption figure footer form g h1 h2 h3 head header html input label li line main meta "
@@ -124,7 +124,7 @@ def names_of_all_kinds_are_escaped(visit: Visit) -> None:
         assert any(" ".join(said.split()) in seen for seen in evil), said
 
 
-def a_page_is_whole_alone_and_can_be_used_without_seeing_it(visit: Visit) -> None:
+def a_page_is_whole_alone_and_can_be_used_without_seeing_it(visit):
     for where, page in visit.pages.items():
         assert_whole_and_accessible(page)
         body = re.sub(r'<script src="/(live|charts).js">', "", page.source)
@@ -134,7 +134,7 @@ def a_page_is_whole_alone_and_can_be_used_without_seeing_it(visit: Visit) -> Non
 
 
 @pytest.mark.soak
-def test_a_visitor_who_follows_every_link_finds_nothing_wrong(visit: Visit) -> None:
+def test_a_visitor_who_follows_every_link_finds_nothing_wrong(visit):
     """One visit for all of these laws: it takes far longer than to judge what it found."""
     every_link_leads_somewhere(visit)
     what_is_asked_reads_views_alone_and_no_name_is_part_of_it(visit)
@@ -156,7 +156,7 @@ ROWS = {  # an address, and the SQL of its rows
 
 @pytest.mark.soak
 @pytest.mark.parametrize("address", ROWS)
-def test_a_table_and_its_files_hold_the_rows_of_its_view(site: Site, address: str) -> None:
+def test_a_table_and_its_files_hold_the_rows_of_its_view(site, address):
     with site.engine.connect() as conn:
         expected = conn.execute(text(f"select * from {ROWS[address]}")).mappings().all()
     page = Page(site.get(address).body)
@@ -171,7 +171,7 @@ def test_a_table_and_its_files_hold_the_rows_of_its_view(site: Site, address: st
     assert read["parquet"].startswith("PAR1")
 
 
-def directions_of(site: Site, symbol: str) -> pd.DataFrame:
+def directions_of(site, symbol):
     with reading(site.engine) as conn:
         return read(
             conn,
@@ -183,7 +183,7 @@ def directions_of(site: Site, symbol: str) -> pd.DataFrame:
         )
 
 
-def test_the_scores_of_a_stock_are_each_below_their_heading(site: Site) -> None:
+def test_the_scores_of_a_stock_are_each_below_their_heading(site):
     with reading(site.engine) as conn:
         stored = read(conn, "symbol_score", market=MARKET, symbol="S01", order="kind")
     assert (stored["acc"] != stored["up_acc"]).any()
@@ -193,9 +193,7 @@ def test_the_scores_of_a_stock_are_each_below_their_heading(site: Site) -> None:
     assert shown == Table(records(stored), dict(zip(columns, columns, strict=True))).cells
 
 
-def test_a_table_is_cut_and_says_so_while_the_rows_behind_it_are_whole(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_is_cut_and_says_so_while_the_rows_behind_it_are_whole(site, monkeypatch):
     monkeypatch.setattr("flows.dashboard.stock.SHOWN", 7)
     page = Page(site.get(f"/market/{MARKET}/stock/S01?from={DAYS[0].date()}").body)
     assert f"newest 7 of {NIGHTS}" in page.seen
@@ -213,13 +211,13 @@ def test_a_table_is_cut_and_says_so_while_the_rows_behind_it_are_whole(
         assert not [step for step in plan if str(step[-1]).startswith("SCAN")]
 
 
-def test_a_stock_with_prices_alone_has_a_page(site: Site) -> None:
+def test_a_stock_with_prices_alone_has_a_page(site):
     page = Page(site.get(f"/market/{MARKET}/stock/INDEX").body)
     assert "No nightly model predicted" in page.seen
     assert "Prices, directions and probabilities" in page.seen
 
 
-def test_attention_is_the_mean_over_nights_either_way_round(site: Site) -> None:
+def test_attention_is_the_mean_over_nights_either_way_round(site):
     with reading(site.engine) as conn:
         kept = attention.attended(conn, MARKET, 3)
         every = read(conn, "attention", market=MARKET)

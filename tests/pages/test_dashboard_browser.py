@@ -2,19 +2,13 @@
 complain of.
 """
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
 import pytest
-from sqlalchemy import Engine
 
 from db.connection.locks import market_lock
 from db.engine import open_engine, transaction, upgrade
 from db.rows import nights, translations
 from dtml.pages.ranking import Ranking, ranking_page
 from flows.dashboard.app import dashboard, link
-from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night
 from tests.support.backtest_page import page as backtest_page
 from tests.support.benchmark_rows import (
@@ -23,8 +17,7 @@ from tests.support.benchmark_rows import (
     ranking_portfolios,
     ranking_scores,
 )
-from tests.support.browser import Site, axe_source, browser, complaints, served
-from tests.support.commands import Command
+from tests.support.browser import axe_source, browser, complaints, served
 from tests.support.dashboard_store import (
     BARE,
     DAYS,
@@ -69,18 +62,18 @@ PAGES = {
 
 
 @pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
+def chromium():
     with browser() as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def axe() -> str:
+def axe():
     return axe_source()
 
 
 @pytest.fixture(scope="module")
-def site(chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(chromium, tmp_path_factory):
     url = f"sqlite:///{tmp_path_factory.mktemp('browser') / 'store.sqlite'}"
     owner = open_engine(url)
     upgrade(owner)
@@ -93,7 +86,7 @@ def site(chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Si
         yield found
 
 
-def begin_night(engine: Engine) -> None:
+def begin_night(engine):
     """Begin a night of a market of its own, and queue a text."""
     night_of = ("busy market", AS_OF)
     with transaction(engine) as conn:
@@ -107,20 +100,16 @@ def begin_night(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_of_the_dashboard_has_nothing_wrong(
-    site: Site, chromium: Any, axe: str, name: str
-) -> None:
+def test_a_page_of_the_dashboard_has_nothing_wrong(site, chromium, axe, name):
     assert complaints(chromium, axe, site.url + PAGES[name]) == []
 
 
-def test_the_report_of_a_backtest_has_nothing_wrong(
-    chromium: Any, axe: str, tmp_path: Path
-) -> None:
+def test_the_report_of_a_backtest_has_nothing_wrong(chromium, axe, tmp_path):
     (file := tmp_path / "backtest.html").write_text(backtest_page(), encoding="utf-8")
     assert complaints(chromium, axe, file.as_uri()) == []
 
 
-def test_the_report_of_a_ranking_has_nothing_wrong(chromium: Any, axe: str, tmp_path: Path) -> None:
+def test_the_report_of_a_ranking_has_nothing_wrong(chromium, axe, tmp_path):
     made = Ranking(
         ranking(), ranking_scores(), ranking_differences(), ranking_portfolios(), sheet(0.3)
     )
@@ -129,13 +118,11 @@ def test_the_report_of_a_ranking_has_nothing_wrong(chromium: Any, axe: str, tmp_
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_the_report_of_a_night_has_nothing_wrong(
-    chromium: Any, axe: str, context: MarketContext, tmp_path: Path
-) -> None:
+def test_the_report_of_a_night_has_nothing_wrong(chromium, axe, context, tmp_path):
     assert complaints(chromium, axe, run_night(context, AS_OF).report.as_uri()) == []
 
 
-def test_what_is_wrong_with_a_page_is_found(chromium: Any, axe: str, tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_page_is_found(chromium, axe, tmp_path):
     """Else the tests above would hold of any page."""
     pale = "<h1 style='color:#999;width:2000px'>pale</h1><input>"
     failing = "<img src='none.png' alt=''><script>alert(1); x</script>"
@@ -154,7 +141,7 @@ def test_what_is_wrong_with_a_page_is_found(chromium: Any, axe: str, tmp_path: P
         assert said in found
 
 
-def test_the_keyboard_reaches_the_content_first(site: Site, chromium: Any) -> None:
+def test_the_keyboard_reaches_the_content_first(site, chromium):
     page = chromium.new_page()
     page.goto(site.url + PAGES["market"])
     page.keyboard.press("Tab")
@@ -166,7 +153,7 @@ def test_the_keyboard_reaches_the_content_first(site: Site, chromium: Any) -> No
     page.close()
 
 
-def test_a_page_follows_a_night_until_it_ends(chromium: Any, tmp_path: Path) -> None:
+def test_a_page_follows_a_night_until_it_ends(chromium, tmp_path):
     url = f"sqlite:///{tmp_path / 'store.sqlite'}"
     owner = open_engine(url)
     upgrade(owner)
@@ -199,9 +186,7 @@ def test_a_page_follows_a_night_until_it_ends(chromium: Any, tmp_path: Path) -> 
     owner.dispose()
 
 
-def test_the_page_of_alignments_has_nothing_wrong(
-    chromium: Any, axe: str, home: Path, translate: Command
-) -> None:
+def test_the_page_of_alignments_has_nothing_wrong(chromium, axe, home, translate):
     texts = [SOURCES[0], " ".join(SOURCES[:12]), "<b>Grüße</b> 🙂 日本 " + "x" * 90, ""]
     assert translate("text", *texts, "--attention-page", "seen.html")[0] == 0
     assert complaints(chromium, axe, (home / "seen.html").as_uri()) == []

@@ -2,16 +2,12 @@
 switched off; and a box for SQL.
 """
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from flows.dashboard.app import link
 from tests.support import stores as made_stores
 from tests.support.backtest_page import page as backtest_page
-from tests.support.browser import Page, Site, browser
+from tests.support.browser import Page, browser
 from tests.support.dashboard_store import (
     MARKET,
     served_kept_store,
@@ -25,18 +21,18 @@ STOCK = link(["market", MARKET, "stock", "S01"])
 
 
 @pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
+def chromium():
     with browser() as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def site(chromium: Any) -> Iterator[Site]:
+def site(chromium):
     with served_kept_store() as found:
         yield found
 
 
-def opened(chromium: Any, address: str, chart: str = "figure.chart") -> Any:
+def opened(chromium, address, chart="figure.chart"):
     page = chromium.new_page(viewport={"width": 1280, "height": 1000})
     page.goto(address)
     page.locator(chart).first.scroll_into_view_if_needed()
@@ -44,7 +40,7 @@ def opened(chromium: Any, address: str, chart: str = "figure.chart") -> Any:
     return page
 
 
-def test_the_session_and_the_values_under_the_cursor_are_said(site: Site, chromium: Any) -> None:
+def test_the_session_and_the_values_under_the_cursor_are_said(site, chromium):
     page = opened(chromium, site.url + STOCK)
     box = page.locator("figure.chart canvas").bounding_box()
     page.mouse.move(box["x"] + 500, box["y"] + 60)
@@ -58,7 +54,7 @@ def test_the_session_and_the_values_under_the_cursor_are_said(site: Site, chromi
     page.close()
 
 
-def test_a_line_is_switched_off_and_on_by_the_keyboard_too(site: Site, chromium: Any) -> None:
+def test_a_line_is_switched_off_and_on_by_the_keyboard_too(site, chromium):
     page = opened(chromium, site.url + STOCK)
     hidden = "document.querySelector('figure.chart').view.signal('hidden').length"
     before = page.evaluate(hidden)
@@ -71,9 +67,7 @@ def test_a_line_is_switched_off_and_on_by_the_keyboard_too(site: Site, chromium:
     page.close()
 
 
-def test_the_box_for_sql_answers_with_a_chart_and_refuses_to_write(
-    site: Site, chromium: Any
-) -> None:
+def test_the_box_for_sql_answers_with_a_chart_and_refuses_to_write(site, chromium):
     page = chromium.new_page()
     page.goto(f"{site.url}/sql")
     asked = "select target, predictor, running_acc from daily_score where protocol = 'all'"
@@ -93,9 +87,7 @@ def test_the_box_for_sql_answers_with_a_chart_and_refuses_to_write(
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "postgresql"])
-def test_a_stored_study_has_a_page(
-    engine: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_a_stored_study_has_a_page(engine, tmp_path, request):
     if engine == "sqlite":
         serving = served_store(f"sqlite:///{tmp_path / 'studies.sqlite'}", None, made_stores.fill)
     else:
@@ -118,9 +110,7 @@ def test_a_stored_study_has_a_page(
             assert site.get(f"/{kind}/nowhere").status == 404
 
 
-def test_a_backtest_s_file_is_alive_and_without_a_script_still_readable(
-    chromium: Any, tmp_path: Path
-) -> None:
+def test_a_backtest_s_file_is_alive_and_without_a_script_still_readable(chromium, tmp_path):
     (file := tmp_path / "backtest.html").write_text(backtest_page(), encoding="utf-8")
     page = opened(chromium, file.as_uri())
     assert page.locator("figure.chart input:not(:checked)").count() > 3  # few lines at first

@@ -5,10 +5,8 @@ neither torch nor Prefect.
 import re
 import signal
 import socket
-from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine
 
 from tests.support.dashboard_process import ask, port_of, started
 from tests.support.dashboard_store import MARKET, fill
@@ -18,7 +16,7 @@ pytestmark = pytest.mark.soak
 
 @pytest.mark.by_quarters
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_answers_and_ends_calmly(engine: Engine, store_url: str, number: signal.Signals) -> None:
+def test_it_answers_and_ends_calmly(engine, store_url, number):
     fill(engine)
     with started(store_url, "--port", "0") as process:
         port = port_of(process)
@@ -39,7 +37,7 @@ def test_it_answers_and_ends_calmly(engine: Engine, store_url: str, number: sign
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_a_port_that_is_taken_is_said_in_a_line(engine: Engine, store_url: str) -> None:
+def test_a_port_that_is_taken_is_said_in_a_line(engine, store_url):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with started(store_url, "--port", str(port)) as process:
@@ -52,9 +50,7 @@ def test_a_port_that_is_taken_is_said_in_a_line(engine: Engine, store_url: str) 
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_an_address_that_others_reach_is_warned_of_and_answers_to_any_name(
-    engine: Engine, store_url: str
-) -> None:
+def test_an_address_that_others_reach_is_warned_of_and_answers_to_any_name(engine, store_url):
     with started(store_url, "--port", "0", "--host", "0.0.0.0") as process:
         port = port_of(process)
         assert [ask(port, "/", host)[0] for host in ("0.0.0.0", "localhost", "desk.example")] == [
@@ -67,7 +63,7 @@ def test_an_address_that_others_reach_is_warned_of_and_answers_to_any_name(
     assert re.fullmatch(r"warning: [^\n]*0\.0\.0\.0 [^\n]*no login[^\n]*\n", complained)
 
 
-def test_without_a_store_it_says_what_to_do(tmp_path: Path) -> None:
+def test_without_a_store_it_says_what_to_do(tmp_path):
     with started(f"sqlite:///{tmp_path / 'none.sqlite'}") as process:
         said, complained = process.communicate(timeout=550)
     assert (process.returncode, said) == (2, "loaded []\n")

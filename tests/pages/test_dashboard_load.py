@@ -3,16 +3,13 @@ goes on answering, and keeps nothing.
 """
 
 import contextlib
-import socket
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from sqlalchemy import Engine
 from sqlalchemy.pool import QueuePool
 
 from flows.dashboard.app import DOWNLOADS, WAITING, link
-from tests.support.browser import Site, opened, until
+from tests.support.browser import opened, until
 from tests.support.dashboard_process import ask, port_of, started
 from tests.support.dashboard_store import (
     BARE,
@@ -38,7 +35,7 @@ PATIENCE_S = 600  # on a busy machine a test takes longer than the server waits 
 sqlite_alone = pytest.mark.parametrize("site", ["sqlite"], indirect=True)
 
 
-def hang_up(port: int, number: int) -> None:
+def hang_up(port, number):
     """Ask for a long answer and reset the connection: at once, after the first
     bytes, or after some more.
     """
@@ -48,7 +45,7 @@ def hang_up(port: int, number: int) -> None:
 
 
 @contextlib.contextmanager
-def unread(site: Site, count: int, address: str = LONG_ANSWER) -> Iterator[list[socket.socket]]:
+def unread(site, count, address=LONG_ANSWER):
     """Readers that have the first byte of their answer and read no other."""
     with contextlib.ExitStack() as stack:
         readers = []
@@ -61,7 +58,7 @@ def unread(site: Site, count: int, address: str = LONG_ANSWER) -> Iterator[list[
         yield readers
 
 
-def pool_of(site: Site) -> QueuePool:
+def pool_of(site):
     pool = site.engine.pool
     assert isinstance(pool, QueuePool)
     return pool
@@ -69,7 +66,7 @@ def pool_of(site: Site) -> QueuePool:
 
 @pytest.mark.timeout(600)
 @pytest.mark.soak
-def test_a_server_outlives_readers_that_hang_up(engine: Engine, store_url: str) -> None:
+def test_a_server_outlives_readers_that_hang_up(engine, store_url):
     fill(engine)
     pages = ("/alive", "/", f"/market/{MARKET}", LONG_ANSWER)
     with started(store_url, "--port", "0") as process:
@@ -83,8 +80,8 @@ def test_a_server_outlives_readers_that_hang_up(engine: Engine, store_url: str) 
 
 @pytest.mark.timeout(600)
 def test_readers_that_do_not_read_hold_up_downloads_alone_and_who_is_refused_may_come_again(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    site, monkeypatch
+):
     """They hold no connection, every page is answered, and one download more is refused."""
     monkeypatch.setattr("flows.dashboard.explore.READER_LIMIT_S", PATIENCE_S)
     whole = site.get(LONG_ANSWER)
@@ -104,9 +101,7 @@ def test_readers_that_do_not_read_hold_up_downloads_alone_and_who_is_refused_may
 @pytest.mark.timeout(600)
 @pytest.mark.soak
 @sqlite_alone
-def test_a_reader_that_does_not_read_is_hung_up_on(
-    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_reader_that_does_not_read_is_hung_up_on(site, monkeypatch, caplog):
     monkeypatch.setattr("flows.dashboard.explore.READER_LIMIT_S", 0.2)
     with unread(site, DOWNLOADS) as readers:
         until(
@@ -121,8 +116,8 @@ def test_a_reader_that_does_not_read_is_hung_up_on(
 
 @pytest.mark.timeout(600)
 def test_that_it_is_alive_is_answered_when_every_connection_and_every_worker_is_taken(
-    site: Site,
-) -> None:
+    site,
+):
     pool = pool_of(site)
     with contextlib.ExitStack() as stack:
         for _ in range(pool.size() + pool._max_overflow):
@@ -146,9 +141,7 @@ def test_that_it_is_alive_is_answered_when_every_connection_and_every_worker_is_
 
 @pytest.mark.timeout(600)
 @sqlite_alone
-def test_a_table_that_is_too_long_is_refused_and_not_cut(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_that_is_too_long_is_refused_and_not_cut(site, monkeypatch):
     monkeypatch.setattr("flows.dashboard.explore.LARGEST", 100_000)
     refused = site.get(LONG_ANSWER)
     assert refused.status == 400

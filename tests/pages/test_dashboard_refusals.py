@@ -5,10 +5,10 @@ visitor's.
 import logging
 
 import pytest
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import create_engine, text
 
 from flows.dashboard.app import HEADERS, dashboard
-from tests.support.browser import Page, Site, served
+from tests.support.browser import Page, served
 from tests.support.dashboard_store import (
     DAYS,
     MARKET,
@@ -49,7 +49,7 @@ MISTAKES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("address", [*UNKNOWN, *MISTAKES])
-def test_what_is_not_there_and_what_is_mistaken_is_said_in_a_line(site: Site, address: str) -> None:
+def test_what_is_not_there_and_what_is_mistaken_is_said_in_a_line(site, address):
     answer = site.get(address)
     assert answer.status == (404 if address in UNKNOWN else 400)
     said = Page(answer.body).seen
@@ -58,7 +58,7 @@ def test_what_is_not_there_and_what_is_mistaken_is_said_in_a_line(site: Site, ad
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
-def test_only_get_is_answered(site: Site, method: str) -> None:
+def test_only_get_is_answered(site, method):
     for address in ("/", f"/market/{MARKET}", "/sql/rows.csv?q=select+1"):
         answer = site.get(address, method=method)
         assert (answer.status, answer.headers["allow"]) == (405, "GET")
@@ -80,9 +80,7 @@ def test_only_get_is_answered(site: Site, method: str) -> None:
         ),
     ],
 )
-def test_a_page_of_elsewhere_cannot_have_its_name_lead_here(
-    site: Site, host: str, status: int
-) -> None:
+def test_a_page_of_elsewhere_cannot_have_its_name_lead_here(site, host, status):
     answer = site.get("/", host=host)
     assert answer.status == status
     assert status == 200 or MARKET not in answer.body
@@ -100,7 +98,7 @@ def test_a_page_of_elsewhere_cannot_have_its_name_lead_here(
         f"/market/{MARKET}?every=x",
     ],
 )
-def test_every_answer_says_what_a_browser_may_do_with_it(site: Site, address: str) -> None:
+def test_every_answer_says_what_a_browser_may_do_with_it(site, address):
     for host in (None, "evil.example"):
         headers = site.get(address, host=host).headers
         assert {name: headers[name] for name in HEADERS} == HEADERS
@@ -108,7 +106,7 @@ def test_every_answer_says_what_a_browser_may_do_with_it(site: Site, address: st
 
 
 @pytest.mark.slow
-def test_an_empty_store_says_what_to_run(reader: Engine) -> None:
+def test_an_empty_store_says_what_to_run(reader):
     with served(dashboard(reader), reader) as site:
         answer = site.get("/")
         assert answer.status == 200
@@ -116,9 +114,7 @@ def test_an_empty_store_says_what_to_run(reader: Engine) -> None:
 
 
 @pytest.mark.slow
-def test_a_store_that_breaks_is_said_in_a_line(
-    engine: Engine, reader: Engine, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_store_that_breaks_is_said_in_a_line(engine, reader, caplog):
     with engine.begin() as conn:
         conn.execute(text("drop view night_log"))
     with caplog.at_level(logging.WARNING), served(dashboard(reader), reader) as site:
@@ -134,7 +130,7 @@ def test_a_store_that_breaks_is_said_in_a_line(
 
 
 @pytest.mark.slow
-def test_no_password_comes_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_password_comes_out(caplog):
     pytest.importorskip("psycopg")
     # not by open_engine, which connects: here the server is lost after that
     gone = create_engine("postgresql+psycopg://quant:zebr4cut@127.0.0.1:9/x")
@@ -145,10 +141,8 @@ def test_no_password_comes_out(caplog: pytest.LogCaptureFixture) -> None:
     assert "zebr4cut" not in "".join(each.body for each in answers) + caplog.text
 
 
-def test_an_unforeseen_failure_shows_no_more_than_its_kind(
-    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail(*_: object) -> None:
+def test_an_unforeseen_failure_shows_no_more_than_its_kind(site, monkeypatch, caplog):
+    def fail(*_):
         raise KeyError("secret words")
 
     monkeypatch.setattr("flows.dashboard.app.markets_page", fail)

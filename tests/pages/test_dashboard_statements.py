@@ -3,9 +3,7 @@ else waits for it.
 """
 
 import contextlib
-import socket
 import time
-from collections.abc import Iterator, Mapping
 from urllib.parse import quote
 
 import pytest
@@ -13,7 +11,7 @@ from sqlalchemy import text
 
 from db.engine import READ_LIMIT_S, reading
 from flows.dashboard.app import STATEMENTS
-from tests.support.browser import Site, opened, until
+from tests.support.browser import opened, until
 from tests.support.dashboard_store import (
     MARKET,
     served_site,  # noqa: F401 - the fixture `site`
@@ -30,7 +28,7 @@ FILE = "/sql/rows.csv?q=select+1+as+one"
 NIGHT = f"/market/{MARKET}"
 
 
-def sent_by(site: str, mode: str, destination: str, **more: str) -> Mapping[str, str]:
+def sent_by(site, mode, destination, **more):
     """What a browser says of a request."""
     said = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": mode, "Sec-Fetch-Dest": destination}
     return said | {name.replace("_", "-"): value for name, value in more.items()}
@@ -50,7 +48,7 @@ OLD_BROWSER = {"Origin": "http://elsewhere.example"}
 SANDBOX = {"Origin": "null"}
 FORM_OF_ELSEWHERE = sent_by("cross-site", "navigate", "document", Origin="http://elsewhere.example")
 # Whether pages are answered to them, and whether SQL is.
-WHO: Mapping[str, tuple[Mapping[str, str], bool, bool]] = {
+WHO = {
     "a program": ({}, True, True),
     "a typed address": (TYPED, True, True),
     "our own form": (OWN_FORM, True, True),
@@ -69,9 +67,7 @@ WHO: Mapping[str, tuple[Mapping[str, str], bool, bool]] = {
 
 
 @pytest.mark.parametrize("who", WHO)
-def test_a_page_of_another_site_gets_nothing_and_its_links_lead_to_pages_alone(
-    site: Site, who: str
-) -> None:
+def test_a_page_of_another_site_gets_nothing_and_its_links_lead_to_pages_alone(site, who):
     headers, pages, statements = WHO[who]
     for address in (NIGHT, f"{NIGHT}?as_of=2024-06-21", "/sql", "/table/night_log", "/alive"):
         assert (site.get(address, headers=headers).status == 200) == pages, address
@@ -81,14 +77,14 @@ def test_a_page_of_another_site_gets_nothing_and_its_links_lead_to_pages_alone(
         assert statements or "other site" in answer.body
 
 
-def test_our_own_origin_is_ours_by_every_name(site: Site) -> None:
+def test_our_own_origin_is_ours_by_every_name(site):
     for host in (f"127.0.0.1:{site.port}", "localhost:8050", "LOCALHOST:8050", "[::1]:8050"):
         assert site.get(ASKED, host=host, headers={"Origin": f"http://{host}"}).status == 200
         assert site.get(ASKED, host=host, headers={"Origin": "http://localhost:3000"}).status == 403
 
 
 @contextlib.contextmanager
-def full(site: Site, address: str) -> Iterator[list[socket.socket]]:
+def full(site, address):
     """As many endless statements as may be under way."""
     with contextlib.ExitStack() as stack:
         yield [
@@ -97,7 +93,7 @@ def full(site: Site, address: str) -> Iterator[list[socket.socket]]:
         ]
 
 
-def is_running(site: Site) -> bool:
+def is_running(site):
     """Whether PostgreSQL runs an endless statement of the dashboard's role;
     SQLite runs in the dashboard's threads.
     """
@@ -113,9 +109,7 @@ def is_running(site: Site) -> bool:
 @pytest.mark.soak
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("address", ["/sql?q=", "/sql/rows.csv?q="])
-def test_statements_have_places_of_their_own_and_end_with_their_reader(
-    site: Site, address: str
-) -> None:
+def test_statements_have_places_of_their_own_and_end_with_their_reader(site, address):
     with full(site, address + quote(FOREVER)):
         until(lambda: site.get(ASKED).status == 429)
         began = time.monotonic()

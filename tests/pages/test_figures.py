@@ -14,11 +14,11 @@ from dtml.ranking.features import RULES
 NAN = float("nan")
 
 
-def row(name: str, value: float, low: float = NAN, high: float = NAN) -> dict[str, float]:
+def row(name, value, low=NAN, high=NAN):
     return {name: value, f"{name}_low": low, f"{name}_high": high}
 
 
-def test_every_rule_and_model_has_a_name_in_words_and_no_two_have_one() -> None:
+def test_every_rule_and_model_has_a_name_in_words_and_no_two_have_one():
     for name in (MODEL, *MODELS, *NAIVE_RULES, *RULES):
         assert name in NAMES
     for name in (*NAMES, *get_args(RelativeName), "blend_relative"):
@@ -39,18 +39,16 @@ def test_every_rule_and_model_has_a_name_in_words_and_no_two_have_one() -> None:
         (row("mcc", NAN), "-"),
     ],
 )
-def test_a_figure_is_written_by_its_kind_and_only_differences_have_a_plus_sign(
-    figure: dict[str, float], said: str
-) -> None:
+def test_a_figure_is_written_by_its_kind_and_only_differences_have_a_plus_sign(figure, said):
     assert ci(figure, next(iter(figure))) == said
 
 
-def test_an_interval_alone_begins_with_its_lower_end_and_ends_with_its_unit() -> None:
+def test_an_interval_alone_begins_with_its_lower_end_and_ends_with_its_unit():
     assert interval(row("acc", 0.5353, 0.512, 0.561), "acc") == "[51.2, 56.1]\u00a0%"
     assert interval(row("acc", 0.5353), "acc") == ""
 
 
-def test_a_table_in_markdown_has_each_value_below_its_heading() -> None:
+def test_a_table_in_markdown_has_each_value_below_its_heading():
     rows = [row("acc", 0.5, 0.4, 0.6) | {"value": "a|b"}]
     assert markdown("table", rows, {"what": "value", "ACC": "acc"}).splitlines() == [
         "| what | ACC |",

@@ -3,14 +3,10 @@
 import json
 import re
 import sys
-from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
-from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from sqlalchemy import Engine
 
 from db.connection.locks import market_lock
 from db.engine import transaction
@@ -18,7 +14,7 @@ from db.rows import nights, translations
 from dtml.markets import load_market
 from dtml.prices.sessions import last_closed_session, previous_session
 from flows.dashboard.app import dashboard
-from tests.support.browser import Page, Site, served
+from tests.support.browser import Page, served
 from tests.support.dashboard_store import MARKET, fill
 
 pytestmark = pytest.mark.slow
@@ -28,25 +24,21 @@ LAST = last_closed_session(load_market("simulated").calendar, NOW)
 
 
 @pytest.fixture(autouse=True)
-def present_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+def present_moment(monkeypatch):
     """Let each test begin now: the pages that it reads count to their own moment."""
     monkeypatch.setattr(sys.modules[__name__], "NOW", datetime.now(UTC))
 
 
 COUNTS = {"fetched": 9, "stored": 9, "rejected": 0, "predictions": 9}
 
-Samples = dict[tuple[str, ...], float]
-
 
 @pytest.fixture
-def site(engine: Engine, reader: Engine) -> Iterator[Site]:
+def site(engine, reader):
     with served(dashboard(reader), reader) as found:
         yield found
 
 
-def store_night(
-    engine: Engine, as_of: date, status: str = "complete", market: str = "simulated"
-) -> None:
+def store_night(engine, as_of, status="complete", market="simulated"):
     with transaction(engine) as conn:
         nights.start_night(
             conn, market, as_of, target=None, source="files", started_at=NOW - timedelta(minutes=5)
@@ -58,7 +50,7 @@ def store_night(
         )
 
 
-def store_stages(engine: Engine, as_of: date, seconds: dict[str, float | None]) -> None:
+def store_stages(engine, as_of, seconds):
     """Store stages of a night of the simulated market; one without seconds is running."""
     with transaction(engine) as conn:
         for place, (stage, took) in enumerate(seconds.items()):
@@ -68,20 +60,20 @@ def store_stages(engine: Engine, as_of: date, seconds: dict[str, float | None]) 
                 nights.finish_stage(conn, "simulated", as_of, stage, status="done", seconds=took)
 
 
-def sessions_ago(count: int) -> date:
+def sessions_ago(count):
     day = LAST
     for _ in range(count):
         day = previous_session("XNYS", day)
     return day
 
 
-def health(site: Site, address: str = "/health") -> tuple[int, dict[str, Any]]:
+def health(site, address="/health"):
     answer = site.get(address)
     assert answer.headers["content-type"] == "application/json"
     return answer.status, json.loads(answer.body)
 
 
-def metrics(site: Site) -> dict[str, Samples]:
+def metrics(site):
     """Return what Prometheus's own parser reads: the values of each metric by its labels' values.
 
     They are in the order of the labels' names.
@@ -89,7 +81,7 @@ def metrics(site: Site) -> dict[str, Samples]:
     answer = site.get("/metrics")
     assert answer.status == 200
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
-    found: dict[str, Samples] = {}
+    found = {}
     for family in text_string_to_metric_families(answer.body):
         assert family.documentation.endswith("."), family.name
         values = {tuple(sample.labels.values()): sample.value for sample in family.samples}
@@ -97,7 +89,7 @@ def metrics(site: Site) -> dict[str, Samples]:
     return found
 
 
-def test_a_store_whose_nights_come_in_time_is_well(site: Site, engine: Engine) -> None:
+def test_a_store_whose_nights_come_in_time_is_well(site, engine):
     store_night(engine, LAST)
     store_night(engine, date(2024, 1, 4), market="of_nobody")  # whose exchange is not known
     status, report = health(site)
@@ -110,8 +102,8 @@ def test_a_store_whose_nights_come_in_time_is_well(site: Site, engine: Engine) -
 
 @pytest.mark.parametrize("status", ["refused", "running"])
 def test_a_market_that_is_late_is_named_with_its_night_and_the_rest_can_be_asked_alone(
-    site: Site, engine: Engine, status: str
-) -> None:
+    site, engine, status
+):
     store_night(engine, sessions_ago(4))
     store_night(engine, sessions_ago(3), status)
     store_night(engine, date(2024, 1, 4), market="of_nobody")
@@ -129,7 +121,7 @@ def test_a_market_that_is_late_is_named_with_its_night_and_the_rest_can_be_asked
 
 
 @pytest.mark.on_postgresql
-def test_prometheus_reads_nights_stages_scores_and_the_queue(site: Site, engine: Engine) -> None:
+def test_prometheus_reads_nights_stages_scores_and_the_queue(site, engine):
     fill(engine)
     store_night(engine, sessions_ago(1))
     store_stages(engine, sessions_ago(1), {"fetch": 1.5, "model": 80.25})
@@ -151,12 +143,12 @@ def test_prometheus_reads_nights_stages_scores_and_the_queue(site: Site, engine:
     assert found["dtml_scored_nights"]["acc", MARKET] == 24
 
 
-def test_an_empty_store_is_well_and_has_no_figure(site: Site) -> None:
+def test_an_empty_store_is_well_and_has_no_figure(site):
     assert health(site) == (200, {"status": "ok", "reasons": [], "markets": []})
     assert {name for name, values in metrics(site).items() if values} == set()
 
 
-def cells(page: Page) -> list[list[str]]:
+def cells(page):
     """Return the rows of the page's first table as words."""
     body = page.source.split("<tbody>")[1].split("</tbody>")[0]
     marked_rows = body.replace("</t", " | </t").strip().split("\n")
@@ -164,9 +156,7 @@ def cells(page: Page) -> list[list[str]]:
     return [[cell.removesuffix(" |") for cell in row if cell != "|"] for row in rows]
 
 
-def test_the_page_shows_the_stage_that_a_night_is_in_beside_the_night_before(
-    site: Site, engine: Engine
-) -> None:
+def test_the_page_shows_the_stage_that_a_night_is_in_beside_the_night_before(site, engine):
     store_night(engine, sessions_ago(1))
     store_stages(engine, sessions_ago(1), {"fetch": 1.5, "model": 80.25, "predict": 2.0})
     store_night(engine, LAST, "running")
@@ -181,9 +171,7 @@ def test_the_page_shows_the_stage_that_a_night_is_in_beside_the_night_before(
     assert predict == ["predict", "not yet", "-", "2.0"]
 
 
-def test_a_night_that_no_process_works_on_is_interrupted(
-    site: Site, engine: Engine, tmp_path: Path
-) -> None:
+def test_a_night_that_no_process_works_on_is_interrupted(site, engine, tmp_path):
     store_night(engine, LAST, "running")
     store_stages(engine, LAST, {"fetch": 0.5, "model": None})
     page = Page(site.get("/running").body)

@@ -16,7 +16,7 @@ from tests.support.pages import Reader
 
 
 @pytest.mark.slow
-def test_every_stock_is_called_once_the_surest_first_and_no_call_is_set_apart() -> None:
+def test_every_stock_is_called_once_the_surest_first_and_no_call_is_set_apart():
     directions = stocks()
     found = direction(page(directions))
     ordered = directions.sort_values("calibrated", ascending=False)
@@ -34,8 +34,8 @@ def test_every_stock_is_called_once_the_surest_first_and_no_call_is_set_apart() 
 @pytest.mark.slow
 @pytest.mark.parametrize("threshold", [None, 1.0])
 def test_without_a_band_every_stock_is_called_and_at_the_largest_none(
-    threshold: float | None,
-) -> None:
+    threshold,
+):
     directions = stocks()
     found = direction(text := page(directions, threshold=threshold))
     # By the probability that is shown, which is the calibrated one.
@@ -53,13 +53,13 @@ def test_without_a_band_every_stock_is_called_and_at_the_largest_none(
         ("ABC", "3 stocks are ranked by", "  first A, B\n  last  C"),
     ],
 )
-def test_a_short_ranking_is_told_whole(symbols: str, words: str, lines: str) -> None:
+def test_a_short_ranking_is_told_whole(symbols, words, lines):
     ranking = pd.DataFrame({"symbol": [*symbols], "predictor": "blend", "leg": "next_close"})
     assert ranking_words(ranking, []).startswith(words)
     assert first_and_last(ranking) == lines
 
 
-def test_a_cell_of_the_map_is_how_much_its_row_looks_at_its_column() -> None:
+def test_a_cell_of_the_map_is_how_much_its_row_looks_at_its_column():
     weights = np.full((4, 4), 0.2)
     weights[1, 3], weights[2, 0] = 0.9, 0.7  # B looks at D, C at A, and neither back
     frame = looks([*"ABCD"]).assign(weight=weights.ravel()).sample(frac=1, random_state=7)
@@ -70,7 +70,7 @@ def test_a_cell_of_the_map_is_how_much_its_row_looks_at_its_column() -> None:
     assert re.search(r"strongest: B.*D 90\.0.*C.*A 70\.0", drawn.words)
 
 
-def test_without_preference_no_sector_gets_more_than_its_stocks() -> None:
+def test_without_preference_no_sector_gets_more_than_its_stocks():
     frame = looks(names := [f"S{i:03d}" for i in range(17)])
     sectors = pd.Series({name: f"Sector {i % 3}" for i, name in enumerate(names)})
     found = sector_map(Attention.of(frame), sectors)

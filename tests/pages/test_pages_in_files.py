@@ -4,7 +4,6 @@ names and stays small.
 
 import gzip
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -29,11 +28,11 @@ pytestmark = pytest.mark.slow
 EVIL = "<script>alert('x')</script>&\""
 
 
-def of_backtest() -> str:
+def of_backtest():
     return backtest_page.page()
 
 
-def of_blank_backtest() -> str:
+def of_blank_backtest():
     """Of one that has just begun: no prediction has an outcome."""
     frames = {
         "scores": backtest_page.random_scores(),
@@ -48,12 +47,12 @@ def of_blank_backtest() -> str:
     return backtest_page.page(**blank, backtest=begun)
 
 
-def of_short_backtest() -> str:
+def of_short_backtest():
     few = pd.DataFrame([backtest_page.held(name) for name in backtest_page.PORTFOLIOS])
     return backtest_page.page(tracks=backtest_page.random_tracks(12), performances=few)
 
 
-def of_benchmark(seeds: int = 4, configurations: int = 3, models: int = 2) -> str:
+def of_benchmark(seeds=4, configurations=3, models=2):
     names = ["dtml", *(f"model {number}" for number in range(1, models))]
     return benchmark_page(
         benchmark=BENCHMARK,
@@ -63,7 +62,7 @@ def of_benchmark(seeds: int = 4, configurations: int = 3, models: int = 2) -> st
     )
 
 
-def of_small_benchmark() -> str:
+def of_small_benchmark():
     """Of one model without seeds, on one protocol."""
     rows = [score_row(name, "published") for name in ("dtml", "index_reversal")]
     return benchmark_page(
@@ -73,16 +72,16 @@ def of_small_benchmark() -> str:
     )
 
 
-def of_ranking() -> str:
+def of_ranking():
     return ranking_page(walk_of(90))
 
 
-def of_ranking_without_its_sheet() -> str:
+def of_ranking_without_its_sheet():
     return ranking_page(replace(walk_of(90), sheet=None))
 
 
 @cache
-def walk_of(days: int) -> Ranking:
+def walk_of(days):
     found = sheet(0.3, days=days)
     of_rule = sheet(-0.1, days=days).cumulative.assign(predictor="day_losers")
     both = pd.concat([found.cumulative, of_rule], ignore_index=True)
@@ -90,19 +89,19 @@ def walk_of(days: int) -> Ranking:
     return Ranking(ranking(), ranking_scores(), ranking_differences(), ranking_portfolios(), made)
 
 
-def of_night() -> str:
+def of_night():
     return night_page.page()
 
 
-def of_old_night() -> str:
+def of_old_night():
     return night_page.old()
 
 
-def of_night_of_a_stock() -> str:
+def of_night_of_a_stock():
     return night_page.page(night_page.stocks(1))
 
 
-def of_half_calibrated_night() -> str:
+def of_half_calibrated_night():
     return night_page.page(night_page.stocks(2).assign(calibrated=[NAN, 0.6]))
 
 
@@ -122,7 +121,7 @@ PAGES = (
 
 
 @pytest.mark.parametrize("made", PAGES, ids=lambda each: each.__name__)
-def test_a_page_is_whole_alone_and_accessible(made: Callable[[], str]) -> None:
+def test_a_page_is_whole_alone_and_accessible(made):
     page = Reader(text := without_script(made()))
     assert_whole_and_accessible(page)
     assert not re.search(r"https?:|src\s*=|<link|<script|@import|url\((?!#)|\"/sql", text)
@@ -134,7 +133,7 @@ def test_a_page_is_whole_alone_and_accessible(made: Callable[[], str]) -> None:
     assert all(after - before <= 1 for before, after in pairwise(levels))
 
 
-def of_evil_night() -> str:
+def of_evil_night():
     directions = night_page.stocks(7).assign(name=EVIL, sector=EVIL).replace({"S003": EVIL})
     night = night_page.NIGHT | {"status": EVIL, "gaps": [{"symbol": EVIL, "reason": EVIL}]}
     return night_page.page(
@@ -147,7 +146,7 @@ def of_evil_night() -> str:
     )
 
 
-def of_evil_backtest() -> str:
+def of_evil_backtest():
     portfolio = {backtest_page.TRADED[0]: EVIL}
     return backtest_page.page(
         scores=backtest_page.random_scores().replace({"always_up": EVIL, "S001": EVIL}),
@@ -158,13 +157,13 @@ def of_evil_backtest() -> str:
 
 
 @pytest.mark.parametrize("made", [of_evil_night, of_evil_backtest])
-def test_names_are_escaped(made: Callable[[], str]) -> None:
+def test_names_are_escaped(made):
     text = without_script(made())
     assert "<script>" in Reader(text).seen
     assert "<script" not in text
 
 
-def of_backtest_of_seven_years() -> str:
+def of_backtest_of_seven_years():
     return backtest_page.page(
         tracks=backtest_page.random_tracks(1800),
         rolling=backtest_page.random_rolling(1738),
@@ -173,17 +172,17 @@ def of_backtest_of_seven_years() -> str:
     )
 
 
-def of_whole_grid() -> str:
+def of_whole_grid():
     return of_benchmark(seeds=10, configurations=24, models=11)
 
 
-def of_ranking_of_four_years() -> str:
+def of_ranking_of_four_years():
     with pytest.MonkeyPatch.context() as patch:  # the ends of its intervals weigh as much
         patch.setattr("dtml.evaluation.ranking.RESAMPLES", 99)
         return ranking_page(walk_of(FOUR_YEARS))
 
 
-def of_night_of_500_stocks() -> str:
+def of_night_of_500_stocks():
     return night_page.page(night_page.stocks(500, sectors=11))
 
 
@@ -196,5 +195,5 @@ def of_night_of_500_stocks() -> str:
         of_night_of_500_stocks,
     ],
 )
-def test_a_large_page_weighs_less_than_600_kilobytes_packed(made: Callable[[], str]) -> None:
+def test_a_large_page_weighs_less_than_600_kilobytes_packed(made):
     assert len(gzip.compress(made().encode())) < 600_000

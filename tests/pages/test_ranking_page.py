@@ -18,7 +18,7 @@ NAN = float("nan")
 CHOSEN, TWIN = "day_losers", "low_volatility"  # the best rule beforehand, and one like the blend
 
 
-def made(p: float | None, p_of_twin: float | None = None, gain_of_twin: float = 0.0002) -> Ranking:
+def made(p, p_of_twin=None, gain_of_twin=0.0002):
     """A blend far above the rule chosen beforehand; with `p_of_twin` beside one that equals it.
 
     The p-values are of all comparisons, None as in walks stored before there were such.
@@ -63,9 +63,7 @@ def made(p: float | None, p_of_twin: float | None = None, gain_of_twin: float = 
         (made(0.2, 0.01, 0.01), ("not proven to beat", 'beats "low volatility"', "2 rules")),
     ],
 )
-def test_the_verdict_is_that_of_all_comparisons_and_the_interval_stays_beside_it(
-    found: Ranking, facts: tuple[str, ...]
-) -> None:
+def test_the_verdict_is_that_of_all_comparisons_and_the_interval_stays_beside_it(found, facts):
     said = verdict(found)
     assert re.search(
         in_order("the blend ", *facts, "all rules together", ".015 [-.002, .032]"), said
@@ -76,7 +74,7 @@ def test_the_verdict_is_that_of_all_comparisons_and_the_interval_stays_beside_it
     assert answer == ("Proven" if is_proven else "Not proven")
 
 
-def test_the_ways_to_trade_stand_beside_equal_parts_by_what_they_gain_over_them() -> None:
+def test_the_ways_to_trade_stand_beside_equal_parts_by_what_they_gain_over_them():
     way = {"span": "test", "version": "daily", "smooth": 1, "band": 1.0, "days": 250}
     way |= dict.fromkeys(("annual_return", "turnover", "break_even"), 0.1)
     way |= {"sharpe": 0.5, "sharpe_low": 0.1, "sharpe_high": 0.9}

@@ -3,7 +3,6 @@ weighs.
 """
 
 import re
-from collections.abc import Iterator
 from io import StringIO
 from urllib.parse import unquote
 
@@ -14,7 +13,7 @@ from db.engine import open_engine, reading, upgrade
 from db.read import read
 from db.rows.rankings import last_rank_scores
 from flows.dashboard.app import dashboard, link
-from tests.support.browser import Page, Site, served
+from tests.support.browser import Page, served
 from tests.support.dashboard_store import served_to_a_reader
 from tests.support.ranked_nights import LEG, MARKET, RULE, TRADED, fill_ranked_nights
 
@@ -25,7 +24,7 @@ CHARTS = 10
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(tmp_path_factory):
     url = f"sqlite:///{tmp_path_factory.mktemp('sheet') / 'store.sqlite'}"
     owner = open_engine(url)
     upgrade(owner)
@@ -39,13 +38,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def text(site: Site) -> str:
+def text(site):
     answer = site.get(link(["market", MARKET, "ranking"]))
     assert answer.status == 200
     return answer.body
 
 
-def csv_of(text: str, name: str) -> pd.DataFrame:
+def csv_of(text, name):
     """The table that a page hands out under a name."""
     found = re.search(rf'href="data:text/csv;charset=utf-8,([^"]*)" download="{name}.csv"', text)
     assert found is not None
@@ -55,7 +54,7 @@ def csv_of(text: str, name: str) -> pd.DataFrame:
 DIGITS = 5e-5  # of a figure, relative: the CSV of a page has five digits
 
 
-def test_the_figures_of_the_page_are_those_that_nights_store(site: Site, text: str) -> None:
+def test_the_figures_of_the_page_are_those_that_nights_store(site, text):
     cumulative = csv_of(text, "cumulative")
     with reading(site.engine) as conn:
         scores = last_rank_scores(conn, MARKET).set_index("predictor")
@@ -79,7 +78,7 @@ def test_the_figures_of_the_page_are_those_that_nights_store(site: Site, text: s
     assert list(counted["ranked"][:3]) == [24, 23, 24]  # a night left one out
 
 
-def test_the_sql_behind_a_chart_runs_and_has_its_rows(site: Site, text: str) -> None:
+def test_the_sql_behind_a_chart_runs_and_has_its_rows(site, text):
     addresses = [each for each in Page(text).links if each.lower().startswith("/sql?q=select")]
     assert len(addresses) == CHARTS
     answer = site.get(addresses[0].replace("/sql?", "/sql/rows.csv?"))
@@ -89,7 +88,7 @@ def test_the_sql_behind_a_chart_runs_and_has_its_rows(site: Site, text: str) -> 
 
 
 @pytest.mark.parametrize(("market", "known"), [(YOUNG, 6), (NEW, 0)])
-def test_few_nights_have_a_page_without_an_interval(site: Site, market: str, known: int) -> None:
+def test_few_nights_have_a_page_without_an_interval(site, market, known):
     answer = site.get(link(["market", market, "ranking"]))
     assert answer.status == 200
     assert f"20 nights; {known} so" in Page(answer.body).seen
@@ -97,7 +96,7 @@ def test_few_nights_have_a_page_without_an_interval(site: Site, market: str, kno
 
 
 @pytest.mark.soak
-def test_a_reader_of_postgresql_sees_the_same_figures(text: str, postgresql_server: str) -> None:
+def test_a_reader_of_postgresql_sees_the_same_figures(text, postgresql_server):
     with served_to_a_reader(postgresql_server, "sheets", fill_ranked_nights) as site:
         answer = site.get(link(["market", MARKET, "ranking"]))
         statements = [each for each in Page(answer.body).links if each.startswith("/sql?q=")]

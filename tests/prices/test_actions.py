@@ -9,9 +9,7 @@ import pytest
 
 from db.engine import reading
 from db.read import read
-from dtml.markets.definition import Returns
 from dtml.prices.actions import CONTRADICTED, UNDIVIDED, doubtful_actions
-from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
 from tests.support.nights import AS_OF, BARS, SIMULATED, FrameSource
 
@@ -23,19 +21,19 @@ HISTORY = BARS[BARS["session"] <= pd.Timestamp(AS_OF)].sort_values(
 DAYS = HISTORY.loc[HISTORY["symbol"] == SYMBOL, "session"].tolist()
 
 
-def found(bars: pd.DataFrame, returns: Returns = "adj_close") -> list[tuple[str, str]]:
+def found(bars, returns="adj_close"):
     rows = doubtful_actions(bars, SIMULATED.index_symbol, returns)
     return list(zip(rows["symbol"], rows["reason"], strict=True))
 
 
-def found_of_one(bars: pd.DataFrame, returns: Returns) -> list[str]:
+def found_of_one(bars, returns):
     """The reasons of the stock that a test changes: three others record splits
     that their raw closes show.
     """
     return [reason for symbol, reason in found(bars, returns) if symbol == SYMBOL]
 
 
-def with_split(ratio: float, *, is_divided: bool, day: int = -23) -> pd.DataFrame:
+def with_split(ratio, *, is_divided, day=-23):
     bars = HISTORY.copy()
     mine = bars["symbol"] == SYMBOL
     bars.loc[mine & (bars["session"] == DAYS[day]), "split"] = ratio
@@ -44,7 +42,7 @@ def with_split(ratio: float, *, is_divided: bool, day: int = -23) -> pd.DataFram
     return bars
 
 
-def with_dividend(falls: float, recorded: float, taken_out: float, day: int = -31) -> pd.DataFrame:
+def with_dividend(falls, recorded, taken_out, day=-31):
     """Bars of which the close falls by a share, as another is recorded and a
     third taken out of the adjusted close.
     """
@@ -62,14 +60,12 @@ def with_dividend(falls: float, recorded: float, taken_out: float, day: int = -3
 @pytest.mark.slow
 @pytest.mark.parametrize("returns", ["adj_close", "close"])
 @pytest.mark.parametrize("ratio", [1.1, 1.25, 0.8, 4.0])
-def test_a_recorded_split_whose_past_is_not_divided_is_named(
-    ratio: float, returns: Returns
-) -> None:
+def test_a_recorded_split_whose_past_is_not_divided_is_named(ratio, returns):
     assert found_of_one(with_split(ratio, is_divided=False), returns) == [UNDIVIDED]
     assert found_of_one(with_split(ratio, is_divided=True), returns) == []
 
 
-def test_a_dividend_that_all_prices_agree_on_is_no_warning() -> None:
+def test_a_dividend_that_all_prices_agree_on_is_no_warning():
     assert found(with_dividend(falls=0.04, recorded=0.04, taken_out=0.04)) == []
     assert found(with_dividend(falls=0.22, recorded=0.22, taken_out=0.22)) == []
     assert found(with_dividend(falls=0.0, recorded=0.001, taken_out=0.001)) == []
@@ -96,14 +92,12 @@ def test_a_dividend_that_all_prices_agree_on_is_no_warning() -> None:
         "pence for pounds",
     ],
 )
-def test_an_adjusted_close_that_contradicts_the_dividend_is_named(
-    falls: float, recorded: float, taken_out: float
-) -> None:
+def test_an_adjusted_close_that_contradicts_the_dividend_is_named(falls, recorded, taken_out):
     assert found(with_dividend(falls, recorded, taken_out)) == [(SYMBOL, CONTRADICTED)]
     assert found_of_one(with_dividend(falls, recorded, taken_out), "close") == []
 
 
-def test_a_night_names_a_split_of_its_newest_bar(context: MarketContext) -> None:
+def test_a_night_names_a_split_of_its_newest_bar(context):
     """It fetches a few sessions alone, and knows an ordinary one from the store."""
     bars = with_split(1.25, is_divided=False, day=-1)
     fetch_bars(replace(context, source=FrameSource(bars)), DAYS[-2].date())

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dtml.markets import Checks
-from dtml.prices.bars import BAR_COLUMNS, REASONS, Checked, bars_frame, check
+from dtml.prices.bars import BAR_COLUMNS, REASONS, bars_frame, check
 
 SESSIONS = pd.bdate_range("2024-01-01", periods=17)
 CLOSED = SESSIONS[12]
@@ -19,7 +19,7 @@ STOCKS = ("AAA", "BBB", "CCC", "DDD", "EEE", "FFF", "GGG")
 INDEX = "IDX"
 
 
-def market(symbols: tuple[str, ...] = (*STOCKS, INDEX), sessions: int = 13) -> pd.DataFrame:
+def market(symbols=(*STOCKS, INDEX), sessions=13):
     """Good bars, session by session as real files have them: every close
     differs from the one before.
     """
@@ -32,7 +32,7 @@ def market(symbols: tuple[str, ...] = (*STOCKS, INDEX), sessions: int = 13) -> p
     return bars_frame(pd.concat(tables).sort_values(["session", "symbol"]))
 
 
-def judge(bars: pd.DataFrame, **changed: object) -> Checked:
+def judge(bars, **changed):
     settings = {
         "sessions": SESSIONS,
         "closed_until": CLOSED.date(),
@@ -40,27 +40,27 @@ def judge(bars: pd.DataFrame, **changed: object) -> Checked:
         "index_symbol": INDEX,
         "returns": "adj_close",
     }
-    return check(bars, **(settings | changed))  # type: ignore[arg-type]
+    return check(bars, **(settings | changed))
 
 
-def row_of(bars: pd.DataFrame, symbol: str, session: int) -> pd.Series:
+def row_of(bars, symbol, session):
     return (bars["symbol"] == symbol) & (bars["session"] == SESSIONS[session])
 
 
-def spoilt(symbol: str, session: int, **values: float) -> pd.DataFrame:
+def spoilt(symbol, session, **values):
     bars = market()
     for column, value in values.items():
         bars.loc[row_of(bars, symbol, session), column] = value
     return bars
 
 
-def scaled(bars: pd.DataFrame, symbol: str, first: int, end: int, factor: float) -> None:
+def scaled(bars, symbol, first, end, factor):
     """Multiply the prices of sessions first..end, the last excluded."""
     there = (bars["symbol"] == symbol) & bars["session"].isin(SESSIONS[first:end])
     bars.loc[there, ["open", "high", "low", "close", "adj_close"]] *= factor
 
 
-def reasons(checked: Checked) -> list[tuple[str, pd.Timestamp, str]]:
+def reasons(checked):
     columns = (checked.rejected[name] for name in ("symbol", "session", "reason"))
     return list(zip(*columns, strict=True))
 
@@ -91,9 +91,7 @@ def reasons(checked: Checked) -> list[tuple[str, pd.Timestamp, str]]:
         ({"split": -2.0}, "impossible_amount", "volume=101 dividend=nan split=-2"),
     ],
 )
-def test_a_bad_price_is_rejected_with_its_reason_and_value(
-    values: dict[str, float], reason: str, value: str
-) -> None:
+def test_a_bad_price_is_rejected_with_its_reason_and_value(values, reason, value):
     checked = judge(spoilt("BBB", 5, **values))
     # the way back
     later = [("BBB", SESSIONS[6], "unexplained_return")] if reason == "unexplained_return" else []
@@ -102,14 +100,14 @@ def test_a_bad_price_is_rejected_with_its_reason_and_value(
     assert len(checked.accepted) == 8 * 13 - 1 - len(later)
 
 
-def test_a_price_outside_the_range_by_rounding_is_accepted() -> None:
+def test_a_price_outside_the_range_by_rounding_is_accepted():
     assert judge(spoilt("BBB", 5, close=31.625 * 1.0006)).rejected.empty
     assert reasons(judge(spoilt("BBB", 5, close=31.625 * 1.0011))) == [
         ("BBB", SESSIONS[5], "outside_range")
     ]
 
 
-def test_a_bar_after_the_last_closed_session_is_open_and_one_later_is_future() -> None:
+def test_a_bar_after_the_last_closed_session_is_open_and_one_later_is_future():
     bars = market(sessions=15)
     assert set(reasons(judge(bars))) == {
         *((symbol, SESSIONS[13], "open_session") for symbol in (*STOCKS, INDEX)),
@@ -117,7 +115,7 @@ def test_a_bar_after_the_last_closed_session_is_open_and_one_later_is_future() -
     }
 
 
-def test_a_bar_of_a_day_that_is_no_session_is_rejected_and_compared_with_nothing() -> None:
+def test_a_bar_of_a_day_that_is_no_session_is_rejected_and_compared_with_nothing():
     bars = spoilt("BBB", 5, adj_close=90.0)
     checked = judge(bars, sessions=SESSIONS.delete(5))
     assert set(reasons(checked)) == {
@@ -125,7 +123,7 @@ def test_a_bar_of_a_day_that_is_no_session_is_rejected_and_compared_with_nothing
     }
 
 
-def test_differing_bars_of_one_session_are_all_rejected_and_equal_ones_but_for_one() -> None:
+def test_differing_bars_of_one_session_are_all_rejected_and_equal_ones_but_for_one():
     bars = market()
     equal = bars[row_of(bars, "AAA", 3)]
     differing = bars[row_of(bars, "BBB", 4)].assign(close=30.375)
@@ -138,7 +136,7 @@ def test_differing_bars_of_one_session_are_all_rejected_and_equal_ones_but_for_o
     assert row_of(checked.accepted, "BBB", 4).sum() == 0
 
 
-def test_a_session_on_which_half_the_stocks_repeat_without_volume_is_stale_for_them() -> None:
+def test_a_session_on_which_half_the_stocks_repeat_without_volume_is_stale_for_them():
     bars = market()
     for symbol in (*STOCKS[:4], INDEX):
         bars.loc[row_of(bars, symbol, 5), ["open", "close", "volume"]] = [
@@ -151,18 +149,18 @@ def test_a_session_on_which_half_the_stocks_repeat_without_volume_is_stale_for_t
 
 
 @pytest.mark.parametrize("volume", [0.0, np.nan, 3.0])
-def test_a_halted_stock_is_no_stale_day(volume: float) -> None:
+def test_a_halted_stock_is_no_stale_day(volume):
     assert judge(spoilt("BBB", 5, close=30.5, volume=volume)).rejected.empty
 
 
-def test_a_stock_fetched_alone_is_held_against_the_size_of_its_market() -> None:
+def test_a_stock_fetched_alone_is_held_against_the_size_of_its_market():
     alone = spoilt("BBB", 5, close=30.5, volume=0)
     alone = alone[alone["symbol"] == "BBB"].reset_index(drop=True)
     assert reasons(judge(alone)) == [("BBB", SESSIONS[5], "stale_day")]
     assert judge(alone, market_size=7).rejected.empty
 
 
-def repeated(symbols: tuple[str, ...], **changed: float) -> pd.DataFrame:
+def repeated(symbols, **changed):
     """Bars whose session 5 is that of session 4 again, but for what is `changed`."""
     bars = market()
     for symbol in symbols:
@@ -172,7 +170,7 @@ def repeated(symbols: tuple[str, ...], **changed: float) -> pd.DataFrame:
     return bars
 
 
-def test_a_bar_that_is_delivered_again_is_rejected_alone_or_with_the_index() -> None:
+def test_a_bar_that_is_delivered_again_is_rejected_alone_or_with_the_index():
     checked = judge(repeated(("CCC", INDEX)))
     assert reasons(checked) == [
         ("CCC", SESSIONS[5], "repeated_bar"),
@@ -183,8 +181,8 @@ def test_a_bar_that_is_delivered_again_is_rejected_alone_or_with_the_index() -> 
 
 
 @pytest.mark.parametrize("volume", [np.nan, 100.0])
-def test_bars_of_one_price_are_delivered_again_if_all_stocks_repeat_them(volume: float) -> None:
-    def repeated_closes(symbols: tuple[str, ...]) -> pd.DataFrame:
+def test_bars_of_one_price_are_delivered_again_if_all_stocks_repeat_them(volume):
+    def repeated_closes(symbols):
         bars = repeated(symbols)
         for name in ("open", "high", "low"):
             bars[name] = bars["close"]
@@ -212,7 +210,7 @@ LEVELS = {
 
 
 @pytest.mark.parametrize("name", LEVELS)
-def test_bars_at_another_level_are_rejected_unless_recorded_splits_explain_it(name: str) -> None:
+def test_bars_at_another_level_are_rejected_unless_recorded_splits_explain_it(name):
     first, end, factor, splits, expected = LEVELS[name]
     bars = market()
     scaled(bars, "BBB", first, end, factor)
@@ -222,7 +220,7 @@ def test_bars_at_another_level_are_rejected_unless_recorded_splits_explain_it(na
     assert found == [("BBB", SESSIONS[day], reason) for day, reason in expected.items()]
 
 
-def test_moves_come_from_the_price_that_the_market_names() -> None:
+def test_moves_come_from_the_price_that_the_market_names():
     bars = market()
     later = (bars["symbol"] == "BBB") & (bars["session"] >= SESSIONS[5])
     # a split, which the adjusted close does not show
@@ -231,7 +229,7 @@ def test_moves_come_from_the_price_that_the_market_names() -> None:
     assert reasons(judge(bars, returns="close")) == [("BBB", SESSIONS[5], "unexplained_return")]
 
 
-def test_a_symbol_without_adjusted_close_is_judged_by_its_close() -> None:
+def test_a_symbol_without_adjusted_close_is_judged_by_its_close():
     bars = market()
     bars.loc[bars["symbol"] == "BBB", "adj_close"] = np.nan
     later = (bars["symbol"] == "BBB") & (bars["session"] >= SESSIONS[5])
@@ -239,7 +237,7 @@ def test_a_symbol_without_adjusted_close_is_judged_by_its_close() -> None:
     assert reasons(judge(bars)) == [("BBB", SESSIONS[5], "unexplained_return")]
 
 
-def test_a_bar_rejected_for_its_open_is_still_what_the_next_one_is_compared_with() -> None:
+def test_a_bar_rejected_for_its_open_is_still_what_the_next_one_is_compared_with():
     # +31 % on this session, and -23 % on the next
     bars = spoilt("BBB", 5, open=0.0, adj_close=20.0)
     bars.loc[row_of(bars, "BBB", 6), "adj_close"] = 12.5
@@ -249,7 +247,7 @@ def test_a_bar_rejected_for_its_open_is_still_what_the_next_one_is_compared_with
     ]
 
 
-def test_a_price_that_the_close_before_explains_is_no_wide_range() -> None:
+def test_a_price_that_the_close_before_explains_is_no_wide_range():
     """A stock opens where it closed and loses 95 % by the close, with the split
     that the source records.
     """
@@ -260,7 +258,7 @@ def test_a_price_that_the_close_before_explains_is_no_wide_range() -> None:
     assert judge(bars).rejected.empty
 
 
-def test_a_ratio_of_one_is_no_split_and_nothing_paid_is_no_dividend() -> None:
+def test_a_ratio_of_one_is_no_split_and_nothing_paid_is_no_dividend():
     table = market().assign(split=[0.0, 1.0, 2.0, 0.5] * 26, dividend=[0.0, 0.25] * 52)
     bars = bars_frame(table)
     assert bars["split"].iloc[:4].tolist()[2:] == [2.0, 0.5]
@@ -281,9 +279,7 @@ BROKEN = st.sampled_from([np.nan, 0.0, -3.0, 1e6, 30.0])
     copies=st.lists(st.integers(0, 103), max_size=3),
     closed=st.integers(0, 16),
 )
-def test_every_bar_is_either_accepted_unchanged_or_rejected_once(
-    cells: list[tuple[int, str, float]], copies: list[int], closed: int
-) -> None:
+def test_every_bar_is_either_accepted_unchanged_or_rejected_once(cells, copies, closed):
     bars = market()
     for row, column, value in cells:
         bars.loc[row, column] = value

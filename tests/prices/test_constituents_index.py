@@ -4,7 +4,6 @@ whose own has no usable bars.
 
 from dataclasses import replace
 from datetime import date
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -19,7 +18,6 @@ from dtml.prices.bars import BAR_COLUMNS
 from dtml.prices.returns import index_of_constituents
 from dtml.sources import open_source
 from flows.nightly import fetch
-from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
 from tests.support.bounds import in_float64
 from tests.support.nights import AS_OF, BARS, FrameSource, small_market
@@ -31,19 +29,19 @@ STOCKS = BARS[(BARS["symbol"] != INDEX) & (BARS["session"] <= pd.Timestamp(AS_OF
 
 
 @pytest.fixture
-def made(context: MarketContext) -> MarketContext:
+def made(context):
     """The small market, its source without an index."""
     market = replace(context.market, index=replace(context.market.index, of_constituents=True))
     return replace(context, market=market, source=FrameSource(BARS[BARS["symbol"] != INDEX]))
 
 
-def stored_index(context: MarketContext) -> pd.DataFrame:
+def stored_index(context):
     with reading(context.engine) as conn:
         found = prices.prices(conn, context.name, date.min, date.max)
     return found[found["symbol"] == INDEX].sort_values("session").reset_index(drop=True)
 
 
-def test_it_changes_by_the_mean_return_of_its_stocks(made: MarketContext) -> None:
+def test_it_changes_by_the_mean_return_of_its_stocks(made):
     index = index_of_constituents(made.market, STOCKS)
     assert tuple(index.columns) == BAR_COLUMNS
     adjusted = STOCKS.pivot(index="session", columns="symbol", values="adj_close")
@@ -60,7 +58,7 @@ def test_it_changes_by_the_mean_return_of_its_stocks(made: MarketContext) -> Non
     )
 
 
-def test_a_stock_counts_while_it_is_a_constituent(made: MarketContext) -> None:
+def test_a_stock_counts_while_it_is_a_constituent(made):
     joined, left = date(2023, 3, 1), date(2023, 9, 1)
     stays = tuple(replace(each, since=joined, until=left) for each in made.market.constituents[:1])
     market = replace(made.market, constituents=(*stays, *made.market.constituents[1:3]))
@@ -78,16 +76,14 @@ def test_a_stock_counts_while_it_is_a_constituent(made: MarketContext) -> None:
         assert change[moment] == in_float64(returns.loc[moment, counted].mean())
 
 
-def test_fetched_by_days_and_by_stocks_it_is_the_same_as_fetched_at_once(
-    made: MarketContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fetched_by_days_and_by_stocks_it_is_the_same_as_fetched_at_once(made, monkeypatch):
     monkeypatch.setattr(fetch, "SYMBOLS_AT_ONCE", 4)
     source = made.source
     assert isinstance(source, FrameSource)
     for bars in (source.bars, halted := STOCKS.copy()):
         bars.loc[bars["session"] == pd.Timestamp(2024, 5, 10), "volume"] = 0
     fetch_bars(made, date(2024, 5, 1))
-    assert INDEX not in made.source.asked[0]  # type: ignore[attr-defined]
+    assert INDEX not in made.source.asked[0]
     first = stored_index(made)
     for day in (date(2024, 5, 2), date(2024, 5, 16), AS_OF):
         fetch_bars(made, day)
@@ -101,7 +97,7 @@ def test_fetched_by_days_and_by_stocks_it_is_the_same_as_fetched_at_once(
     assert fetch_bars(made, AS_OF).stored == 0
 
 
-def test_the_file_of_a_market_says_so(tmp_path: Path) -> None:
+def test_the_file_of_a_market_says_so(tmp_path):
     file = tmp_path / "own.toml"
     text = small_market(source="files").replace(
         'name = "An index"', 'name = "Equal weights"\nof_constituents = true'

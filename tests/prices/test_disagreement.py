@@ -1,7 +1,6 @@
 """Two sources of the same bars: what counts as a difference, what does not, and how it is said."""
 
 import re
-from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
@@ -10,16 +9,15 @@ import pytest
 from dtml.markets.definition import COMPARED_FIELDS
 from dtml.pages.second_source import difference_words, differences
 from dtml.prices.bars import PRICES, bars_frame
-from dtml.prices.disagreement import Comparison, compare
+from dtml.prices.disagreement import compare
 
 DAYS = pd.bdate_range("2024-07-08", periods=12)
 INDEX = "IDX"
 SYMBOLS = ("AAA", "BBB", "CCC", INDEX)
 LAST = DAYS[-1]
-Change = Callable[[pd.DataFrame], pd.DataFrame]
 
 
-def bars(symbols: tuple[str, ...] = SYMBOLS) -> pd.DataFrame:
+def bars(symbols=SYMBOLS):
     tables = []
     for place, symbol in enumerate(symbols):
         close = 50 + 20.0 * place + np.arange(len(DAYS)) / 4
@@ -29,54 +27,50 @@ def bars(symbols: tuple[str, ...] = SYMBOLS) -> pd.DataFrame:
     return bars_frame(pd.concat(tables, ignore_index=True))
 
 
-def changed(field: str, change: float, symbol: str = "BBB", day: pd.Timestamp = LAST) -> Change:
+def changed(field, change, symbol="BBB", day=LAST):
     """Multiply a field of one bar."""
 
-    def of(table: pd.DataFrame) -> pd.DataFrame:
+    def of(table):
         is_bar = (table["symbol"] == symbol) & (table["session"] == day)
         return table.assign(**{field: table[field].where(~is_bar, table[field] * change)})
 
     return of
 
 
-def given(field: str, value: float, symbol: str = "BBB", day: pd.Timestamp = LAST) -> Change:
+def given(field, value, symbol="BBB", day=LAST):
     """Set a field of one bar."""
 
-    def of(table: pd.DataFrame) -> pd.DataFrame:
+    def of(table):
         is_bar = (table["symbol"] == symbol) & (table["session"] == day)
         return table.assign(**{field: table[field].where(~is_bar, value)})
 
     return of
 
 
-def compared(
-    stored: pd.DataFrame, second: pd.DataFrame, fields: tuple[str, ...] = COMPARED_FIELDS
-) -> Comparison:
+def compared(stored, second, fields=COMPARED_FIELDS):
     return compare(stored, second, sessions=DAYS, fields=fields, index_symbol=INDEX)
 
 
-def found(
-    stored: pd.DataFrame, second: pd.DataFrame, fields: tuple[str, ...] = COMPARED_FIELDS
-) -> list[tuple[str, str]]:
+def found(stored, second, fields=COMPARED_FIELDS):
     rows = compared(stored, second, fields).differing
     return list(zip(rows["symbol"], rows["field"], strict=True))
 
 
-def said(stored: pd.DataFrame, second: pd.DataFrame) -> list[str]:
+def said(stored, second):
     return difference_words(differences(compared(stored, second).differing, len(SYMBOLS)))
 
 
-def grave(stored: pd.DataFrame, second: pd.DataFrame) -> list[bool]:
+def grave(stored, second):
     rows = compared(stored, second).differing
     return [row["grave"] for row in differences(rows, len(SYMBOLS))]
 
 
-def in_unit(table: pd.DataFrame, unit: float) -> pd.DataFrame:
+def in_unit(table, unit):
     names = [*PRICES, "adj_close"]
     return table.assign(**{name: table[name] * unit for name in names})
 
 
-def lost_for(symbols: list[str], day: pd.Timestamp) -> pd.DataFrame:
+def lost_for(symbols, day):
     table = bars()
     return table[~(table["symbol"].isin(symbols) & (table["session"] == day))]
 
@@ -96,12 +90,12 @@ def lost_for(symbols: list[str], day: pd.Timestamp) -> pd.DataFrame:
         given("open", np.nan),
     ],
 )
-def test_rounding_other_exchanges_and_missing_values_are_no_difference(change: Change) -> None:
+def test_rounding_other_exchanges_and_missing_values_are_no_difference(change):
     assert found(bars(), change(bars())) == []
     assert found(change(bars()), bars()) == []
 
 
-def test_prices_rounded_to_cents_agree_however_low_they_are() -> None:
+def test_prices_rounded_to_cents_agree_however_low_they_are():
     penny = in_unit(bars(), 0.001)
     rounded = penny.round(dict.fromkeys([*PRICES, "adj_close"], 2))
     rounded = rounded[rounded["close"] > 0]
@@ -123,16 +117,14 @@ def test_prices_rounded_to_cents_agree_however_low_they_are() -> None:
         (given("split", 4), "split"),
     ],
 )
-def test_what_exceeds_a_field_s_tolerance_is_one_difference_on_either_side(
-    change: Change, field: str
-) -> None:
+def test_what_exceeds_a_field_s_tolerance_is_one_difference_on_either_side(change, field):
     for stored, second in ((bars(), change(bars())), (change(bars()), bars())):
         assert found(stored, second) == [("BBB", field)]
         others = tuple(name for name in COMPARED_FIELDS if name != field)
         assert found(stored, second, others) == []
 
 
-def test_a_difference_has_both_values_and_their_distance() -> None:
+def test_a_difference_has_both_values_and_their_distance():
     (row,) = compared(bars(), changed("close", 1.02)(bars())).differing.to_dict("records")
     assert row["session"] == LAST
     assert row["second_value"] == pytest.approx(row["first_value"] * 1.02)
@@ -143,7 +135,7 @@ def test_a_difference_has_both_values_and_their_distance() -> None:
     assert np.isnan(event["difference"])
 
 
-def test_a_dividend_taken_out_of_one_past_alone_is_a_difference_on_its_day_only() -> None:
+def test_a_dividend_taken_out_of_one_past_alone_is_a_difference_on_its_day_only():
     """The level of an adjusted close says nothing, its change does."""
     day = DAYS[7]
     late = bars()
@@ -155,7 +147,7 @@ def test_a_dividend_taken_out_of_one_past_alone_is_a_difference_on_its_day_only(
     assert row["second_value"] == pytest.approx(1 / 0.98)
 
 
-def test_prices_in_another_unit_are_one_difference_a_bar_and_one_grave_sentence() -> None:
+def test_prices_in_another_unit_are_one_difference_a_bar_and_one_grave_sentence():
     pence = in_unit(bars(), 100)
     assert {field for _, field in found(bars(), pence)} == {"close"}
     assert len(found(bars(), pence)) == len(bars())
@@ -164,7 +156,7 @@ def test_prices_in_another_unit_are_one_difference_a_bar_and_one_grave_sentence(
     assert grave(bars(), pence) == [True]
 
 
-def test_a_day_that_one_source_lost_for_all_is_one_sentence() -> None:
+def test_a_day_that_one_source_lost_for_all_is_one_sentence():
     lost = bars()[bars()["session"] != DAYS[5]]
     for stored, second, sides in (
         (lost, bars(), ("the store", "the second source")),
@@ -178,7 +170,7 @@ def test_a_day_that_one_source_lost_for_all_is_one_sentence() -> None:
     assert re.match("the store has no.*2024-07-15.* 2 of 4 .*second source has", sentence)
 
 
-def test_a_stock_that_one_source_lists_later_or_not_at_all_is_compared_where_both_have_it() -> None:
+def test_a_stock_that_one_source_lists_later_or_not_at_all_is_compared_where_both_have_it():
     later = bars()
     later = later[(later["symbol"] != "AAA") | (later["session"] >= DAYS[4])]
     later = later[later["symbol"] != "CCC"]
@@ -188,7 +180,7 @@ def test_a_stock_that_one_source_lists_later_or_not_at_all_is_compared_where_bot
         assert result.symbols == ("AAA", "BBB", INDEX)
 
 
-def test_bars_on_no_session_and_without_a_price_are_not_compared() -> None:
+def test_bars_on_no_session_and_without_a_price_are_not_compared():
     holiday = bars()
     holiday.loc[0, "session"] = pd.Timestamp("2024-07-13")
     without = given("close", np.nan, day=DAYS[0])(holiday)

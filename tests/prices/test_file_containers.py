@@ -8,8 +8,6 @@ import io
 import lzma
 import sys
 import zipfile
-from collections.abc import Callable
-from pathlib import Path
 from urllib.parse import quote
 
 import pandas as pd
@@ -21,24 +19,24 @@ from dtml.sources.files import FileSource, containers
 from tests.support.price_files import FIRST, LAST, MARKET, long, read
 
 
-def ours(folder: Path, symbols: tuple[str, ...] = ("AAA", "BBB")) -> pd.DataFrame:
+def ours(folder, symbols=("AAA", "BBB")):
     long(symbols).to_csv(folder / "ours.csv", index=False)
     return read(FileSource(MARKET, folder / "ours.csv"))
 
 
-def text(separator: str = ",", decimal: str = ".", end: str = "\n") -> str:
+def text(separator=",", decimal=".", end="\n"):
     table = long(("AAA", "BBB"))
     return table.to_csv(index=False, sep=separator, decimal=decimal, lineterminator=end)
 
 
-def zstandard(content: bytes) -> bytes:
+def zstandard(content):
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, "zstd") as packed:
         packed.write(content)
     return sink.getvalue().to_pybytes()
 
 
-TEXTS: dict[str, bytes] = {
+TEXTS = {
     "semicolons": text(";").encode(),
     "semicolons and decimal commas": text(";", ",").encode(),
     "tabs": text("\t").encode(),
@@ -61,7 +59,7 @@ TEXTS: dict[str, bytes] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("content", TEXTS.values(), ids=TEXTS)
-def test_a_text_is_read_by_its_content_whatever_its_name(content: bytes, tmp_path: Path) -> None:
+def test_a_text_is_read_by_its_content_whatever_its_name(content, tmp_path):
     expected = ours(tmp_path)
     for name in ("p.csv", "p.csv.gz", "p.txt.zst"):
         (tmp_path / name).write_bytes(content)
@@ -72,9 +70,7 @@ def test_a_text_is_read_by_its_content_whatever_its_name(content: bytes, tmp_pat
 @pytest.mark.slow
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, zstandard, bytes])
 @pytest.mark.parametrize("name", ["p.parquet", "p.csv", "p.parquet.gz"])
-def test_a_parquet_file_is_one_whatever_its_name_and_packing(
-    pack: Callable[[bytes], bytes], name: str, tmp_path: Path
-) -> None:
+def test_a_parquet_file_is_one_whatever_its_name_and_packing(pack, name, tmp_path):
     long(("AAA", "BBB")).to_parquet(tmp_path / "plain")
     (tmp_path / name).write_bytes(pack((tmp_path / "plain").read_bytes()))
     found = read(FileSource(MARKET, tmp_path / name))
@@ -84,7 +80,7 @@ def test_a_parquet_file_is_one_whatever_its_name_and_packing(
 # archives and workbooks
 
 
-def test_an_archive_of_one_table_is_that_table_and_of_several_a_folder(tmp_path: Path) -> None:
+def test_an_archive_of_one_table_is_that_table_and_of_several_a_folder(tmp_path):
     with zipfile.ZipFile(tmp_path / "p.csv.zip", "w") as archive:
         archive.writestr("inner.csv", text())
         archive.writestr("__MACOSX/._inner.csv", "no table")
@@ -97,7 +93,7 @@ def test_an_archive_of_one_table_is_that_table_and_of_several_a_folder(tmp_path:
     pd.testing.assert_frame_equal(found, ours(tmp_path), check_exact=True)
 
 
-def test_an_archive_without_a_table_or_with_a_password_is_one_line(tmp_path: Path) -> None:
+def test_an_archive_without_a_table_or_with_a_password_is_one_line(tmp_path):
     with zipfile.ZipFile(tmp_path / "p.zip", "w") as archive:
         archive.writestr("photo.jpg", "no table")
     with pytest.raises(UsageError, match=r"p\.zip:.*holds no table"):
@@ -111,7 +107,7 @@ def test_an_archive_without_a_table_or_with_a_password_is_one_line(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["p.xlsx", "p.csv"])
-def test_a_workbook_is_read_by_its_content(name: str, tmp_path: Path) -> None:
+def test_a_workbook_is_read_by_its_content(name, tmp_path):
     with pd.ExcelWriter(tmp_path / "made.xlsx") as workbook:
         long(("AAA", "NA", "TRUE")).to_excel(workbook, index=False)
     (tmp_path / "made.xlsx").rename(tmp_path / name)
@@ -120,7 +116,7 @@ def test_a_workbook_is_read_by_its_content(name: str, tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(found, expected, check_exact=True)
 
 
-def test_a_workbook_with_two_filled_sheets_is_refused(tmp_path: Path) -> None:
+def test_a_workbook_with_two_filled_sheets_is_refused(tmp_path):
     with pd.ExcelWriter(tmp_path / "p.xlsx") as workbook:
         for sheet in ("first", "second"):
             long(("AAA",)).to_excel(workbook, sheet_name=sheet, index=False)
@@ -128,9 +124,7 @@ def test_a_workbook_with_two_filled_sheets_is_refused(tmp_path: Path) -> None:
         read(FileSource(MARKET, tmp_path / "p.xlsx"))
 
 
-def test_without_openpyxl_a_workbook_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_openpyxl_a_workbook_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "openpyxl", None)
     (tmp_path / "p.xlsx").write_bytes(in_archive(b"<workbook/>", ("xl/workbook.xml",)))
     with pytest.raises(UsageError, match=r"install 'dtml-nightshift\[excel\]'"):
@@ -140,7 +134,7 @@ def test_without_openpyxl_a_workbook_says_what_to_install(
 # folders
 
 
-def folder_of(tmp_path: Path, symbols: tuple[str, ...] = ("AAA", "BBB")) -> Path:
+def folder_of(tmp_path, symbols=("AAA", "BBB")):
     folder = tmp_path / "prices"
     for symbol, rows in long(symbols).groupby("symbol"):
         inner = folder / str(symbol)[0]
@@ -149,7 +143,7 @@ def folder_of(tmp_path: Path, symbols: tuple[str, ...] = ("AAA", "BBB")) -> Path
     return folder
 
 
-def test_a_folder_of_folders_is_read_without_what_systems_leave_in_it(tmp_path: Path) -> None:
+def test_a_folder_of_folders_is_read_without_what_systems_leave_in_it(tmp_path):
     folder = folder_of(tmp_path)
     (folder / "A" / "._AAA.csv").write_bytes(b"\x00\x05\x16\x07 Mac OS X")
     (folder / ".DS_Store").write_bytes(b"\x00\x00\x00\x01Bud1")
@@ -173,8 +167,8 @@ BAD_FILES = {
 
 @pytest.mark.parametrize(("content", "why"), BAD_FILES.values(), ids=BAD_FILES)
 def test_one_bad_file_of_a_folder_is_named_and_counts_as_that_stocks_failure(
-    content: bytes, why: str, tmp_path: Path
-) -> None:
+    content, why, tmp_path
+):
     folder = folder_of(tmp_path)
     (folder / "DDD.csv").write_bytes(content)
     source = FileSource(MARKET, folder)
@@ -188,7 +182,7 @@ def test_one_bad_file_of_a_folder_is_named_and_counts_as_that_stocks_failure(
     assert f"left out: {folder / 'DDD.csv'} (" in (source.remark() or "")
 
 
-def test_a_list_of_names_and_a_note_in_a_folder_count_as_no_stock(tmp_path: Path) -> None:
+def test_a_list_of_names_and_a_note_in_a_folder_count_as_no_stock(tmp_path):
     folder = folder_of(tmp_path)
     (folder / "symbols.csv").write_text("symbol,name\nAAA,The A company\n")
     (folder / "README.txt").write_text("Prices of a vendor.\n\nDo not pass on.\n")
@@ -198,7 +192,7 @@ def test_a_list_of_names_and_a_note_in_a_folder_count_as_no_stock(tmp_path: Path
     assert f"{folder / 'symbols.csv'} (missing column" in (source.remark() or "")
 
 
-def test_a_folder_of_days_has_the_symbols_of_its_columns(tmp_path: Path) -> None:
+def test_a_folder_of_days_has_the_symbols_of_its_columns(tmp_path):
     for day, rows in long(("AAA", "BBB")).groupby("date"):
         rows.to_csv(tmp_path / f"{day:%Y-%m-%d}.csv", index=False)
     days = FileSource(MARKET, tmp_path)
@@ -209,7 +203,7 @@ def test_a_folder_of_days_has_the_symbols_of_its_columns(tmp_path: Path) -> None
 # what grows
 
 
-def in_archive(content: bytes, names: tuple[str, ...] = ("AAA.csv", "BBB.csv")) -> bytes:
+def in_archive(content, names=("AAA.csv", "BBB.csv")):
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
         for name in names:
@@ -217,14 +211,14 @@ def in_archive(content: bytes, names: tuple[str, ...] = ("AAA.csv", "BBB.csv")) 
     return archive.getvalue()
 
 
-def in_workbook(content: bytes) -> bytes:
+def in_workbook(content):
     workbook = io.BytesIO()
     cells = [line.split(",") for line in content.decode().splitlines()]
     pd.DataFrame(cells).to_excel(workbook, index=False, header=False)
     return workbook.getvalue()
 
 
-def in_parquet(content: bytes) -> bytes:
+def in_parquet(content):
     return pd.read_csv(io.BytesIO(content)).to_parquet(compression="zstd")
 
 
@@ -244,9 +238,7 @@ BOMB = b"symbol,date,close\n" + b"AAA,2024-03-04,1\n" * 12_500  # 212 kB
         ("p.parquet", in_parquet),
     ],
 )
-def test_a_small_file_that_grows_beyond_the_bound_is_refused(
-    name: str, pack: Callable[[bytes], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_small_file_that_grows_beyond_the_bound_is_refused(name, pack, tmp_path, monkeypatch):
     packed = pack(BOMB)
     (tmp_path / name).write_bytes(packed)
     monkeypatch.setattr(containers, "BOUND", 200_000)
@@ -257,8 +249,8 @@ def test_a_small_file_that_grows_beyond_the_bound_is_refused(
 
 
 def test_a_workbook_with_a_few_cells_far_apart_is_refused_before_it_fills_the_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     rows = pd.DataFrame([1] * 30)
     rows.to_excel(tmp_path / "p.xlsx", index=False, header=False, startcol=16_383)
     monkeypatch.setattr(containers, "BOUND", 20_000_000)
@@ -267,17 +259,13 @@ def test_a_workbook_with_a_few_cells_far_apart_is_refused_before_it_fills_the_me
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, in_archive])
-def test_what_is_packed_within_a_packed_file_is_refused(
-    pack: Callable[[bytes], bytes], tmp_path: Path
-) -> None:
+def test_what_is_packed_within_a_packed_file_is_refused(pack, tmp_path):
     (tmp_path / "p.zip").write_bytes(pack(gzip.compress(text().encode())))
     with pytest.raises(UsageError, match="unpack it once"):
         read(FileSource(MARKET, tmp_path / "p.zip"))
 
 
-def test_an_archive_of_too_many_tables_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_archive_of_too_many_tables_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(containers, "MOST_TABLES", 2)
     (tmp_path / "p.zip").write_bytes(in_archive(BOMB))
     assert len(FileSource(MARKET, tmp_path / "p.zip").symbols()) == 1
@@ -290,7 +278,7 @@ def test_an_archive_of_too_many_tables_is_refused(
 
 
 @pytest.mark.parametrize("key", ["symbol", "Ticker"])
-def test_a_folder_gives_its_files_the_symbol_that_it_names(key: str, tmp_path: Path) -> None:
+def test_a_folder_gives_its_files_the_symbol_that_it_names(key, tmp_path):
     table = long(("BRK/B", "AAA"))
     for symbol, bars in table.groupby("symbol"):
         folder = tmp_path / "p" / f"{key}={quote(str(symbol), safe='')}" / "year=2024"

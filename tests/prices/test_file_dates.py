@@ -3,7 +3,6 @@ dates is refused.
 """
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -28,8 +27,8 @@ SECONDS = [int(day.timestamp()) for day in DAYS]
 @pytest.mark.parametrize("ending", [".csv", ".parquet"])
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo"])
 def test_a_column_of_midnights_holds_dates_whatever_its_zone_and_length(
-    tmp_path: Path, sessions: int, ending: str, zone: str
-) -> None:
+    tmp_path, sessions, ending, zone
+):
     table = long(("AAA",), sessions=sessions)
     shown = table["date"].dt.tz_localize(zone)
     if ending == ".csv":
@@ -40,7 +39,7 @@ def test_a_column_of_midnights_holds_dates_whatever_its_zone_and_length(
     assert found["session"].tolist() == table["date"].tolist()
 
 
-def test_a_column_with_any_other_time_of_day_holds_instants(tmp_path: Path) -> None:
+def test_a_column_with_any_other_time_of_day_holds_instants(tmp_path):
     closes = pd.bdate_range(FIRST, periods=7, tz="America/New_York") + pd.Timedelta(hours=20)
     in_utc = closes.tz_convert("UTC")  # midnight in summer alone
     assert len(np.unique(in_utc.hour)) == 2
@@ -52,7 +51,7 @@ def test_a_column_with_any_other_time_of_day_holds_instants(tmp_path: Path) -> N
 # dates that are numbers
 
 
-def dated(values: list[object], folder: Path, ending: str = ".csv") -> Path:
+def dated(values, folder, ending=".csv"):
     table = long(("AAA",), sessions=len(values)).assign(date=values)
     if ending == ".csv":
         table.to_csv(folder / "p.csv", index=False)
@@ -61,7 +60,7 @@ def dated(values: list[object], folder: Path, ending: str = ".csv") -> Path:
     return folder / f"p{ending}"
 
 
-NUMBERS: dict[str, tuple[list[object], str | None]] = {
+NUMBERS = {
     "floats": ([float(day.strftime("%Y%m%d")) for day in DAYS], None),
     "Excel's days": ([*DAYS_OF_EXCEL], None),
     "Excel's days as floats": ([float(day) for day in DAYS_OF_EXCEL], None),
@@ -76,8 +75,8 @@ NUMBERS: dict[str, tuple[list[object], str | None]] = {
 @pytest.mark.parametrize("ending", [".csv", ".parquet"])
 @pytest.mark.parametrize(("values", "date_format"), NUMBERS.values(), ids=NUMBERS)
 def test_dates_that_are_numbers_are_read_where_they_can_be_nothing_else_or_as_stated(
-    values: list[object], date_format: str | None, ending: str, tmp_path: Path
-) -> None:
+    values, date_format, ending, tmp_path
+):
     file = dated(values, tmp_path, ending)
     stated = replace(MARKET, columns=Columns(date_format=date_format))
     assert read(FileSource(stated, file))["session"].tolist() == DAYS
@@ -98,16 +97,14 @@ def test_dates_that_are_numbers_are_read_where_they_can_be_nothing_else_or_as_st
         ([170_951_040_000, 170_959_680_000], "%d.%m.%Y"),
     ],
 )
-def test_numbers_that_may_be_other_dates_are_refused_with_what_mends_them(
-    values: list[object], advice: str, tmp_path: Path
-) -> None:
+def test_numbers_that_may_be_other_dates_are_refused_with_what_mends_them(values, advice, tmp_path):
     with pytest.raises(UsageError, match=rf'row 1:.*not a date.*date_format = "{advice}"'):
         FileSource(MARKET, dated(values, tmp_path)).last_session()
 
 
 def test_a_date_that_is_not_in_the_stated_format_is_refused_with_that_format(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     stated = replace(MARKET, columns=Columns(date_format="%d.%m.%Y"))
     file = dated(["04.03.2024", "2024-03-05"], tmp_path)
     with pytest.raises(UsageError, match=r"row 2: '2024-03-05'.*format '%d"):
@@ -115,17 +112,15 @@ def test_a_date_that_is_not_in_the_stated_format_is_refused_with_that_format(
 
 
 @pytest.mark.parametrize("day", ["2024-03-04", "20240304", "20240304.0", "2024-03-04 00:00:00"])
-def test_dates_that_were_written_anew_are_read_in_a_layout_with_others(
-    day: str, tmp_path: Path
-) -> None:
+def test_dates_that_were_written_anew_are_read_in_a_layout_with_others(day, tmp_path):
     header = "ts_code,trade_date,open,high,low,close,vol"
     (tmp_path / "p.csv").write_text(f"{header}\n000001.SZ,{day},1,1,1,1,1\n")
     assert FileSource(MARKET, tmp_path / "p.csv").last_session() == FIRST
 
 
 def test_an_index_in_our_own_layout_needs_nothing_that_the_markets_file_states(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     stated = Columns(date_format="excel", decimal=",", separator=";", skip_rows=1)
     table = long(("AAA",), sessions=5)
     written = table.assign(date=DAYS_OF_EXCEL).to_csv(index=False, sep=";", decimal=",")

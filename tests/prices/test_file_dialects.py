@@ -9,7 +9,6 @@ from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
 
 import pandas as pd
 import pytest
@@ -20,7 +19,6 @@ from dtml.markets.definition import Columns
 from dtml.sources.files import FileSource
 from dtml.sources.files.dialects import dialects
 from flows.console import announce
-from flows.nightly.context import MarketContext
 from tests.support.places import ROOT
 from tests.support.price_files import FIRST, LAST, MARKET, long, read
 
@@ -28,17 +26,17 @@ WRITTEN = tomllib.loads(Path(__file__).with_name("layouts.toml").read_text(encod
 LAYOUTS = WRITTEN["layouts"]
 
 
-def bars(name: str = "whole") -> pd.DataFrame:
+def bars(name="whole"):
     return pd.read_csv(StringIO(WRITTEN["bars"][name]), parse_dates=["date"])
 
 
-def in_our_layout(table: pd.DataFrame, folder: Path) -> pd.DataFrame:
+def in_our_layout(table, folder):
     ours = folder / "ours.csv"
     table.to_csv(ours, index=False)
     return read(FileSource(MARKET, ours))
 
 
-def written(layout: dict[str, Any], folder: Path) -> Path:
+def written(layout, folder):
     """Write the files of a layout; return the path for --prices."""
     for name, text in layout["files"].items():
         file = folder / name
@@ -53,9 +51,7 @@ def written(layout: dict[str, Any], folder: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_each_dialect_has_the_bars_of_our_own_layout_to_the_last_digit(
-    name: str, tmp_path: Path
-) -> None:
+def test_each_dialect_has_the_bars_of_our_own_layout_to_the_last_digit(name, tmp_path):
     layout = LAYOUTS[name]
     source = FileSource(MARKET, written(layout, tmp_path / "theirs"))
     expected = in_our_layout(bars(layout["bars"]), tmp_path)
@@ -67,7 +63,7 @@ def test_each_dialect_has_the_bars_of_our_own_layout_to_the_last_digit(
         assert source.remark() is None
 
 
-def test_every_known_layout_is_tried_above_and_each_file_is_in_the_table_of_the_page() -> None:
+def test_every_known_layout_is_tried_above_and_each_file_is_in_the_table_of_the_page():
     tried = {layout["dialect"] for layout in LAYOUTS.values() if "dialect" in layout}
     assert tried == set(dialects())
     page = (ROOT / "dtml" / "README.md").read_text(encoding="utf-8")
@@ -78,7 +74,7 @@ def test_every_known_layout_is_tried_above_and_each_file_is_in_the_table_of_the_
         assert len(row) == 3, row
 
 
-def test_prices_that_are_no_opens_are_said_and_no_other_price_is_made_up(tmp_path: Path) -> None:
+def test_prices_that_are_no_opens_are_said_and_no_other_price_is_made_up(tmp_path):
     table = bars()[["date", "symbol", "close"]]
     table.to_parquet(tmp_path / "closes.parquet")
     source = FileSource(MARKET, tmp_path / "closes.parquet")
@@ -95,7 +91,7 @@ def test_prices_that_are_no_opens_are_said_and_no_other_price_is_made_up(tmp_pat
     assert some.remark() is None
 
 
-def test_a_price_whose_factor_is_0_is_missing(tmp_path: Path) -> None:
+def test_a_price_whose_factor_is_0_is_missing(tmp_path):
     example = dialects()["crsp"].example
     (tmp_path / "AAA.csv").write_text(example.replace("20.0,2.0,2.0", "20.0,0,2.0"))
     source = FileSource(MARKET, tmp_path)
@@ -107,7 +103,7 @@ def test_a_price_whose_factor_is_0_is_missing(tmp_path: Path) -> None:
     assert prices.loc[24].tolist() == [10.5, 11.0, 10.0, 10.8]
 
 
-def test_every_known_layout_has_an_example_that_is_read_as_it_alone(tmp_path: Path) -> None:
+def test_every_known_layout_has_an_example_that_is_read_as_it_alone(tmp_path):
     for name, entry in dialects().items():
         folder = tmp_path / name
         folder.mkdir()
@@ -125,7 +121,7 @@ def test_every_known_layout_has_an_example_that_is_read_as_it_alone(tmp_path: Pa
         assert (found["low"] <= found["close"]).all()
 
 
-def test_columns_of_two_layouts_are_refused_and_a_markets_file_decides(tmp_path: Path) -> None:
+def test_columns_of_two_layouts_are_refused_and_a_markets_file_decides(tmp_path):
     table = bars().rename(columns={"adj_close": "Adjusted_close", "dividend": "divCash"})
     table = table.rename(columns={"split": "splitFactor"})
     table.to_csv(tmp_path / "p.csv", index=False)
@@ -202,9 +198,7 @@ def test_columns_of_two_layouts_are_refused_and_a_markets_file_decides(tmp_path:
         ),
     ],
 )
-def test_a_file_that_is_not_read_is_refused_with_what_mends_it(
-    header: str, rows: list[str], said: str, tmp_path: Path
-) -> None:
+def test_a_file_that_is_not_read_is_refused_with_what_mends_it(header, rows, said, tmp_path):
     folder = tmp_path / "prices"
     folder.mkdir()
     (folder / "AAA.csv").write_text("\n".join([header, *rows, ""]))
@@ -212,7 +206,7 @@ def test_a_file_that_is_not_read_is_refused_with_what_mends_it(
         read(FileSource(MARKET, folder))
 
 
-def test_us_and_european_dates_are_told_apart_by_a_day_after_the_twelfth(tmp_path: Path) -> None:
+def test_us_and_european_dates_are_told_apart_by_a_day_after_the_twelfth(tmp_path):
     for name, dates in (
         ("AAA", ["03/12/2024", "03/13/2024"]),
         ("BBB", ["12/03/2024", "13/03/2024"]),
@@ -252,7 +246,7 @@ skip_rows = 2
 """
 
 
-def german(folder: Path) -> Path:
+def german(folder):
     table = long(("AAA", "^IDX"))
     lines = ["Kurse der Börse", "in Euro", "Tag;Kürzel;Eröffnung;Hoch;Tief;Schluss;Stücke (Tsd.)"]
     for row in table.itertuples():
@@ -264,7 +258,7 @@ def german(folder: Path) -> Path:
     return folder / "kurse.csv"
 
 
-def test_a_markets_file_says_how_its_prices_are_written(tmp_path: Path) -> None:
+def test_a_markets_file_says_how_its_prices_are_written(tmp_path):
     (tmp_path / "my.toml").write_text(MARKET_FILE, encoding="utf-8")
     market = load_market_file(tmp_path / "my.toml")
     long(("INDEX",)).to_csv(tmp_path / "index.csv", index=False)
@@ -293,20 +287,20 @@ def test_a_markets_file_says_how_its_prices_are_written(tmp_path: Path) -> None:
         ("volume_unit = 1000", "volume_unit = 0", r"columns.volume_unit:.*above 0"),
     ],
 )
-def test_a_mistake_in_columns_is_named(old: str, new: str, said: str, tmp_path: Path) -> None:
+def test_a_mistake_in_columns_is_named(old, new, said, tmp_path):
     (tmp_path / "my.toml").write_text(MARKET_FILE.replace(old, new), encoding="utf-8")
     with pytest.raises(UsageError, match=said):
         load_market_file(tmp_path / "my.toml")
 
 
-def test_a_column_that_a_markets_file_names_and_a_file_lacks_is_said(tmp_path: Path) -> None:
+def test_a_column_that_a_markets_file_names_and_a_file_lacks_is_said(tmp_path):
     long().to_csv(tmp_path / "p.csv", index=False)
     market = replace(MARKET, columns=Columns(date="Tag"))
     with pytest.raises(UsageError, match=r"\[columns\] .*date = 'Tag'"):
         read(FileSource(market, tmp_path / "p.csv"))
 
 
-def test_a_column_that_seems_to_be_the_volume_is_said_and_then_read(tmp_path: Path) -> None:
+def test_a_column_that_seems_to_be_the_volume_is_said_and_then_read(tmp_path):
     long(("AAA",)).rename(columns={"volume": "Vol"}).to_csv(tmp_path / "p.csv", index=False)
     source = FileSource(MARKET, tmp_path / "p.csv")
     assert read(source)["volume"].isna().all()
@@ -320,9 +314,9 @@ def test_a_column_that_seems_to_be_the_volume_is_said_and_then_read(tmp_path: Pa
 
 
 def test_what_is_said_of_files_is_printed_whole_and_on_one_line(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    capsys,
+):
     """Rich would take [columns] for markup, and break a long line."""
     said = "the column 'Vol' is left out: [columns] volume = \"Vol\"; " + "read as Stooq " * 30
-    announce(cast(MarketContext, SimpleNamespace(notice=said)))
+    announce(SimpleNamespace(notice=said))
     assert capsys.readouterr().err == f"note: {said}\n"

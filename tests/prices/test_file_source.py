@@ -3,7 +3,6 @@ and the way of writing dates.
 """
 
 from datetime import date
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -17,7 +16,6 @@ from tests.support.price_files import (
     FIRST,
     LAST,
     MARKET,
-    Writer,
     long,
     read,
     write_csv,
@@ -29,7 +27,7 @@ FORMATS = pytest.mark.parametrize(
 )
 
 
-def expected(table: pd.DataFrame) -> pd.DataFrame:
+def expected(table):
     bars = table.rename(columns={"date": "session"}).astype(
         {"volume": float, "session": "datetime64[ns]"}
     )
@@ -40,9 +38,7 @@ def expected(table: pd.DataFrame) -> pd.DataFrame:
 
 
 @FORMATS
-def test_a_long_table_arrives_whole_under_the_markets_own_symbols(
-    tmp_path: Path, ending: str, write: Writer
-) -> None:
+def test_a_long_table_arrives_whole_under_the_markets_own_symbols(tmp_path, ending, write):
     path = tmp_path / f"prices{ending}"
     write(long(), path)
     source = FileSource(MARKET, path)
@@ -52,9 +48,7 @@ def test_a_long_table_arrives_whole_under_the_markets_own_symbols(
 
 
 @FORMATS
-def test_a_folder_holds_one_file_for_each_symbol(
-    tmp_path: Path, ending: str, write: Writer
-) -> None:
+def test_a_folder_holds_one_file_for_each_symbol(tmp_path, ending, write):
     for symbol, table in long(("AAA", "BRK-B", "BT-A.L", "^IDX")).groupby("symbol"):
         write(table.drop(columns="symbol"), tmp_path / f"{symbol}{ending}")
     (tmp_path / "notes.txt").write_text("no prices")
@@ -65,7 +59,7 @@ def test_a_folder_holds_one_file_for_each_symbol(
     pd.testing.assert_frame_equal(read(source), expected(table))
 
 
-def test_a_symbol_is_looked_up_and_never_made_into_a_path(tmp_path: Path) -> None:
+def test_a_symbol_is_looked_up_and_never_made_into_a_path(tmp_path):
     folder = tmp_path / "prices"
     folder.mkdir()
     write_csv(long(("AAA",)), folder / "AAA.csv")
@@ -75,7 +69,7 @@ def test_a_symbol_is_looked_up_and_never_made_into_a_path(tmp_path: Path) -> Non
     assert fetched.outcomes["status"].tolist() == ["no_data"]
 
 
-def test_names_of_columns_are_read_in_any_case_and_by_their_other_names(tmp_path: Path) -> None:
+def test_names_of_columns_are_read_in_any_case_and_by_their_other_names(tmp_path):
     names = {
         "date": "Datetime",
         "symbol": "TICKER",
@@ -94,7 +88,7 @@ def test_names_of_columns_are_read_in_any_case_and_by_their_other_names(tmp_path
     assert bars["adj_close"].notna().all()
 
 
-def test_missing_numbers_are_missing_values_however_they_are_written(tmp_path: Path) -> None:
+def test_missing_numbers_are_missing_values_however_they_are_written(tmp_path):
     blanks = ["", "NA", "NaN", "null", "None", "N/A", " "]
     rows = "\n".join(
         f"2024-03-{day:02d},NA,5.5,{blank}" for day, blank in zip(range(4, 11), blanks, strict=True)
@@ -120,9 +114,7 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize("written", WRITTEN.values(), ids=WRITTEN)
-def test_dates_are_sessions_of_the_exchange_however_they_are_written(
-    tmp_path: Path, written: pd.Index
-) -> None:
+def test_dates_are_sessions_of_the_exchange_however_they_are_written(tmp_path, written):
     long(("AAA",)).assign(date=written).to_parquet(tmp_path / "prices.parquet")
     bars = read(FileSource(MARKET, tmp_path / "prices.parquet"))
     assert bars["session"].tolist() == DAYS.tolist()
@@ -130,8 +122,8 @@ def test_dates_are_sessions_of_the_exchange_however_they_are_written(
 
 
 def test_each_symbol_comes_from_its_own_first_session_to_the_last_one_both_included(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     write_parquet(long(), tmp_path / "prices.parquet")
     first = {"AAA": date(2024, 3, 6), "BRKB": date(2024, 3, 15)}
     bars = FileSource(MARKET, tmp_path / "prices.parquet").fetch(first, date(2024, 3, 18)).bars
@@ -144,7 +136,7 @@ def test_each_symbol_comes_from_its_own_first_session_to_the_last_one_both_inclu
 
 
 @pytest.mark.parametrize("symbol", ["INDEX", "^IDX", "whatever it is called"])
-def test_an_index_file_of_one_symbol_is_the_markets_index(tmp_path: Path, symbol: str) -> None:
+def test_an_index_file_of_one_symbol_is_the_markets_index(tmp_path, symbol):
     write_csv(long(), tmp_path / "prices.csv")
     write_parquet(long((symbol,), sessions=11), tmp_path / "index.parquet")
     source = FileSource(MARKET, tmp_path / "prices.csv", tmp_path / "index.parquet")
@@ -153,7 +145,7 @@ def test_an_index_file_of_one_symbol_is_the_markets_index(tmp_path: Path, symbol
     assert (read(source)["symbol"] == "INDEX").sum() == 11
 
 
-def test_of_an_index_file_with_several_symbols_the_markets_is_taken(tmp_path: Path) -> None:
+def test_of_an_index_file_with_several_symbols_the_markets_is_taken(tmp_path):
     write_csv(long(), tmp_path / "prices.csv")
     write_csv(long(("^DJI", "^IDX")), tmp_path / "index.csv")
     bars = read(FileSource(MARKET, tmp_path / "prices.csv", tmp_path / "index.csv"))
@@ -164,8 +156,8 @@ def test_of_an_index_file_with_several_symbols_the_markets_is_taken(tmp_path: Pa
 
 
 def test_an_index_among_the_prices_is_found_there_and_an_index_file_goes_before_it(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     write_csv(long(("AAA", "^IDX")), tmp_path / "prices.csv")
     assert FileSource(MARKET, tmp_path / "prices.csv").symbols() == ["AAA"]
     write_csv(long(("^IDX",)), tmp_path / "index.csv")
@@ -178,7 +170,7 @@ def test_an_index_among_the_prices_is_found_there_and_an_index_file_goes_before_
 # the choice of a source
 
 
-def test_a_source_is_chosen_by_name_and_takes_only_what_it_can_read(tmp_path: Path) -> None:
+def test_a_source_is_chosen_by_name_and_takes_only_what_it_can_read(tmp_path):
     write_csv(long(), tmp_path / "prices.csv")
     assert open_source("files", MARKET, prices=tmp_path / "prices.csv").name == "files"
     assert open_source("yahoo", MARKET).symbols() is None

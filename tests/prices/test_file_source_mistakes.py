@@ -5,7 +5,6 @@ in a file is ever run.
 import gzip
 import pickle
 import re
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -16,7 +15,7 @@ from dtml.sources.files import FileSource
 from tests.support.price_files import FIRST, LAST, MARKET, long, write_csv, write_parquet
 
 
-def csv_of(*rows: str, header: str = "date,symbol,open,close") -> bytes:
+def csv_of(*rows, header="date,symbol,open,close"):
     return "\n".join([header, *rows, ""]).encode()
 
 
@@ -107,8 +106,8 @@ def csv_of(*rows: str, header: str = "date,symbol,open,close") -> bytes:
     ],
 )
 def test_a_file_that_is_wrong_is_a_mistake_of_the_user_said_in_one_line(
-    tmp_path: Path, name: str, content: bytes, said: str
-) -> None:
+    tmp_path, name, content, said
+):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UsageError) as caught:
         FileSource(MARKET, tmp_path / name).fetch({"AAA": FIRST}, LAST)
@@ -141,9 +140,7 @@ def test_a_file_that_is_wrong_is_a_mistake_of_the_user_said_in_one_line(
         (long(("AAA",)).iloc[:0], ".*no rows"),
     ],
 )
-def test_a_parquet_file_of_other_types_is_read_or_said_to_be_wrong(
-    tmp_path: Path, table: pd.DataFrame, said: str | None
-) -> None:
+def test_a_parquet_file_of_other_types_is_read_or_said_to_be_wrong(tmp_path, table, said):
     write_parquet(table, tmp_path / "p.parquet")
     source = FileSource(MARKET, tmp_path / "p.parquet")
     if said is None:
@@ -155,7 +152,7 @@ def test_a_parquet_file_of_other_types_is_read_or_said_to_be_wrong(
 
 
 @pytest.mark.slow
-def test_a_damaged_parquet_file_is_never_more_than_a_mistake(tmp_path: Path) -> None:
+def test_a_damaged_parquet_file_is_never_more_than_a_mistake(tmp_path):
     write_parquet(long(), tmp_path / "p.parquet")
     good = (tmp_path / "p.parquet").read_bytes()
     random = np.random.default_rng(7)
@@ -172,7 +169,7 @@ def test_a_damaged_parquet_file_is_never_more_than_a_mistake(tmp_path: Path) -> 
     assert mistakes > 30
 
 
-def test_paths_that_are_not_there_and_folders_without_prices_are_named(tmp_path: Path) -> None:
+def test_paths_that_are_not_there_and_folders_without_prices_are_named(tmp_path):
     write_csv(long(("AAA",)), tmp_path / "AAA.csv")
     with pytest.raises(UsageError, match=r"none\.csv:.*no such file"):
         FileSource(MARKET, tmp_path / "none.csv")
@@ -190,9 +187,7 @@ def test_paths_that_are_not_there_and_folders_without_prices_are_named(tmp_path:
 
 
 @pytest.mark.parametrize("day", ["2026-11-20", "2024-03-25"])
-def test_a_row_after_the_last_date_of_most_stocks_is_named_with_what_to_do(
-    tmp_path: Path, day: str
-) -> None:
+def test_a_row_after_the_last_date_of_most_stocks_is_named_with_what_to_do(tmp_path, day):
     table = pd.concat([long(), long(("BRK-B",)).head(1).assign(date=pd.Timestamp(day))])
     write_csv(table, tmp_path / "p.csv")
     with pytest.raises(UsageError) as caught:
@@ -210,7 +205,7 @@ def test_a_row_after_the_last_date_of_most_stocks_is_named_with_what_to_do(
         FileSource(MARKET, folder).last_session()
 
 
-def test_stocks_that_end_earlier_are_no_mistake(tmp_path: Path) -> None:
+def test_stocks_that_end_earlier_are_no_mistake(tmp_path):
     table = long(tuple(f"S{number}" for number in range(7)))
     ended = table[(table["symbol"] < "S4") | (table["date"] < "2024-03-06")]
     write_csv(ended, tmp_path / "p.csv")

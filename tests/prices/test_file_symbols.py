@@ -5,12 +5,10 @@ answer.
 import json
 from dataclasses import replace
 from datetime import date
-from pathlib import Path
 from urllib.parse import quote
 
-import pandas as pd
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import text
 
 from db.engine import reading
 from dtml.errors import UsageError
@@ -18,12 +16,10 @@ from dtml.experiments import vary
 from dtml.markets import Constituent, load_market_file
 from dtml.sources.files import FileSource
 from flows.dashboard.app import dashboard
-from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night
 from flows.replay import Receipt
 from flows.settings import reports_folder
 from tests.support.browser import served
-from tests.support.commands import Command
 from tests.support.nights import AS_OF, BARS, small_market
 from tests.support.price_files import FIRST, LAST, MARKET, long
 
@@ -31,7 +27,7 @@ NAMES = ("BRK/B", "AAA US Equity", "NA", "NAN", "TRUE", "1E5", "005930", "^GSPC"
 KINDS = pytest.mark.parametrize("kind", ["CSV", "parquet", "folder of CSV", "folder of parquet"])
 
 
-def write(table: pd.DataFrame, kind: str, folder: Path) -> Path:
+def write(table, kind, folder):
     """Write prices as one file or as a file for each stock, with its symbol in a column."""
     folder.mkdir()
     if kind == "CSV":
@@ -50,7 +46,7 @@ def write(table: pd.DataFrame, kind: str, folder: Path) -> Path:
 
 @pytest.mark.slow
 @KINDS
-def test_symbols_are_read_as_they_are_written(kind: str, tmp_path: Path) -> None:
+def test_symbols_are_read_as_they_are_written(kind, tmp_path):
     source = FileSource(MARKET, write(long(NAMES), kind, tmp_path / "prices"))
     assert source.symbols() == sorted(NAMES)
     found = source.fetch(dict.fromkeys(NAMES, FIRST), LAST)
@@ -58,7 +54,7 @@ def test_symbols_are_read_as_they_are_written(kind: str, tmp_path: Path) -> None
     assert (found.outcomes["rows"] == 13).all()
 
 
-def test_a_number_without_its_zeros_is_the_symbol_that_the_market_lists(tmp_path: Path) -> None:
+def test_a_number_without_its_zeros_is_the_symbol_that_the_market_lists(tmp_path):
     long(("5930", "AAA")).to_csv(tmp_path / "p.csv", index=False)
     source = FileSource(MARKET, tmp_path / "p.csv")
     assert source.symbols() == ["005930", "AAA"]
@@ -70,7 +66,7 @@ def test_a_number_without_its_zeros_is_the_symbol_that_the_market_lists(tmp_path
         assert FileSource(MARKET, tmp_path / "p.csv").symbols() == ["005930"]
 
 
-def test_a_number_that_may_be_two_listed_symbols_is_kept_as_it_is(tmp_path: Path) -> None:
+def test_a_number_that_may_be_two_listed_symbols_is_kept_as_it_is(tmp_path):
     both = tuple(Constituent(symbol, symbol) for symbol in ("000660", "0660"))
     long(("660",)).to_csv(tmp_path / "p.csv", index=False)
     source = FileSource(replace(MARKET, constituents=both), tmp_path / "p.csv")
@@ -81,7 +77,7 @@ def test_a_number_that_may_be_two_listed_symbols_is_kept_as_it_is(tmp_path: Path
 
 
 @pytest.mark.parametrize("symbol", NAMES)
-def test_a_receipt_holds_any_symbol(symbol: str) -> None:
+def test_a_receipt_holds_any_symbol(symbol):
     receipt = Receipt("my-2024-03-04-1", symbol, date(2024, 3, 5))
     assert Receipt.read(str(receipt)) == receipt
 
@@ -97,9 +93,7 @@ symbols = {json.dumps(STOCKS)}
 
 
 @pytest.fixture
-def of_files(
-    context: MarketContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> MarketContext:
+def of_files(context, tmp_path, monkeypatch):
     """A market of these stocks, whose prices are in files; commands use the same store."""
     of_market = context.market.symbols
     renamed = dict(zip(of_market, STOCKS, strict=False)) | {"SIMX": "^GSPC"}
@@ -122,8 +116,8 @@ def of_files(
 @pytest.mark.soak
 @pytest.mark.slow
 def test_symbols_are_kept_through_a_night_its_page_queries_and_orders(
-    of_files: MarketContext, reader: Engine, tmp_path: Path, command: Command
-) -> None:
+    of_files, reader, tmp_path, command
+):
     run_night(of_files, AS_OF)
     with reading(reader) as conn:
         for view in ("latest_prediction", "latest_ranking", "price_latest"):

@@ -22,7 +22,7 @@ DAYS = SESSIONS[60:200]
 HALTS = {"S03": (10, 14), "S04": (30, 31), "S05": (40, 125)}  # places in DAYS, both included
 
 
-def bars_of_market() -> pd.DataFrame:
+def bars_of_market():
     """Bars of six stocks, three of which are halted on `HALTS`, and of an index.
 
     The index has a volume on its first session alone.
@@ -37,7 +37,7 @@ def bars_of_market() -> pd.DataFrame:
     return bars_frame(bars)
 
 
-def filled(bars: pd.DataFrame) -> pd.DataFrame:
+def filled(bars):
     """The same bars, with each halt filled as sources do: the last close, and a volume of 0."""
     fills = []
     for symbol, (first, last) in HALTS.items():
@@ -50,7 +50,7 @@ def filled(bars: pd.DataFrame) -> pd.DataFrame:
     return bars_frame(pd.concat([bars, *fills])).sample(frac=1, random_state=1)
 
 
-def everything(bars: pd.DataFrame) -> dict[str, np.ndarray]:
+def everything(bars):
     """What rankings, models, nights, backtests, the paper account and indices read of bars."""
     panel = panel_of(bars, sessions=DAYS, symbols=SYMBOLS, returns="adj_close")
     windows = build_windows(
@@ -83,7 +83,7 @@ def everything(bars: pd.DataFrame) -> dict[str, np.ndarray]:
     }
 
 
-def test_filling_a_halt_changes_nothing() -> None:
+def test_filling_a_halt_changes_nothing():
     bars = bars_of_market()
     without, with_fills = everything(bars), everything(filled(bars))
     for name, values in without.items():
@@ -91,7 +91,7 @@ def test_filling_a_halt_changes_nothing() -> None:
     assert np.isnan(without["night"]).sum() > sum(last - first for first, last in HALTS.values())
 
 
-def test_a_halted_stock_is_kept_until_it_trades() -> None:
+def test_a_halted_stock_is_kept_until_it_trades():
     """Told during the halt to hold the other stock, a portfolio sells this one when it resumes."""
     price = np.where(np.arange(12) < 8, 50.0, 20.0)  # the halt is from session 4 to session 7
     halted = pd.DataFrame({"symbol": "A", "session": DAYS[:12], "volume": 10.0})
@@ -109,7 +109,7 @@ def test_a_halted_stock_is_kept_until_it_trades() -> None:
     assert (1 + parts["net"]).prod() == pytest.approx(0.5 + 0.5 * 0.4)
 
 
-def test_a_split_recorded_in_a_halt_counts_when_the_stock_trades_again() -> None:
+def test_a_split_recorded_in_a_halt_counts_when_the_stock_trades_again():
     price = [90.0, 90.0, 90.0, 90.0, 30.0, 30.0]
     bars = pd.DataFrame({"symbol": "A", "session": DAYS[:6], "volume": [5.0, 5, 0, 0, 5, 5]})
     bars = bars_frame(
@@ -130,9 +130,7 @@ def test_a_split_recorded_in_a_halt_counts_when_the_stock_trades_again() -> None
         ([0, 0, 0, 0, 5], [7, 7, 7, 7, 8], [1, 0, 0, 0, 1]),  # prices that begin in a halt
     ],
 )
-def test_who_traded_a_bar_is_known_from_it_and_earlier_ones(
-    volume: list[float], close: list[float], expected: list[int]
-) -> None:
+def test_who_traded_a_bar_is_known_from_it_and_earlier_ones(volume, close, expected):
     bars = pd.DataFrame({"symbol": "A", "session": DAYS[:5], "volume": volume})
     bars = bars_frame(bars.assign(**dict.fromkeys(PRICES, close)))
     assert traded(bars).tolist() == [bool(flag) for flag in expected]

@@ -16,7 +16,6 @@ from dtml.errors import DtmlError
 from dtml.markets import load_market
 from dtml.prices.alignment import index_fault, shifted_stocks
 from dtml.sources.simulated import SimulatedMarket, SimulatedSource
-from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import NightRefusedError, run_night
 from tests.support.nights import AS_OF, BARS, SIMULATED, FrameSource
@@ -27,7 +26,7 @@ INDEX = "SIMX"
 
 
 @pytest.mark.slow
-def test_a_simulated_market_whose_followers_lag_is_in_step() -> None:
+def test_a_simulated_market_whose_followers_lag_is_in_step():
     for source in (SIMULATED, SimulatedSource()):
         bars = source.bars(AS_OF)
         assert index_fault(bars, INDEX, "adj_close") is None
@@ -40,8 +39,8 @@ def test_a_simulated_market_whose_followers_lag_is_in_step() -> None:
 @pytest.mark.parametrize("days", [-1, 1])
 @pytest.mark.parametrize("sessions", [3, 40])
 def test_dates_a_day_beside_the_sessions_are_refused_in_a_file_of_any_length(
-    context: MarketContext, sessions: int, days: int
-) -> None:
+    context, sessions, days
+):
     """The shortest of them spans one weekend."""
     known = np.sort(BARS["session"].unique())
     known = known[known <= np.datetime64("2024-06-25")]
@@ -54,8 +53,8 @@ def test_dates_a_day_beside_the_sessions_are_refused_in_a_file_of_any_length(
 
 
 def test_a_holiday_that_a_source_fills_in_is_rejected_and_the_rest_of_a_short_file_is_stored(
-    context: MarketContext,
-) -> None:
+    context,
+):
     known = BARS[BARS["session"].between("2024-05-20", "2024-06-05")]
     friday = known[known["session"] == "2024-05-24"]
     filled = pd.concat([known, friday.assign(session=pd.Timestamp("2024-05-27"))])
@@ -65,9 +64,7 @@ def test_a_holiday_that_a_source_fills_in_is_rejected_and_the_rest_of_a_short_fi
 
 
 @pytest.mark.parametrize(("sessions", "side"), [(-1, "next"), (1, "previous")])
-def test_a_nights_bars_that_are_stored_beside_another_session_are_refused(
-    context: MarketContext, sessions: int, side: str
-) -> None:
+def test_a_nights_bars_that_are_stored_beside_another_session_are_refused(context, sessions, side):
     """Every bar lies on a session: only what is stored shows that it is the wrong one."""
     fetch_bars(context, AS_OF)
     moved = replace(context, source=FrameSource(redated(BARS, sessions, "L02")))
@@ -79,8 +76,8 @@ def test_a_nights_bars_that_are_stored_beside_another_session_are_refused(
 
 
 def test_stored_bars_that_were_a_session_early_are_replaced_when_all_are_fetched_again(
-    context: MarketContext,
-) -> None:
+    context,
+):
     early = redated(BARS, -1, "L02")
     fetch_bars(replace(context, source=FrameSource(early)), AS_OF)
     with pytest.raises(DtmlError, match="`dtml fetch simulated --again`"):
@@ -93,8 +90,8 @@ def test_stored_bars_that_were_a_session_early_are_replaced_when_all_are_fetched
 
 
 def test_a_night_whose_index_is_a_session_early_is_refused_and_stores_no_bar(
-    context: MarketContext,
-) -> None:
+    context,
+):
     early = replace(context, source=FrameSource(redated(BARS, -1, INDEX)))
     with pytest.raises(NightRefusedError, match=rf"index {INDEX} .*1 session early") as caught:
         run_night(early, AS_OF)
@@ -103,8 +100,8 @@ def test_a_night_whose_index_is_a_session_early_is_refused_and_stores_no_bar(
 
 
 def test_one_stock_with_dates_of_another_time_zone_is_refused_by_its_name(
-    context: MarketContext,
-) -> None:
+    context,
+):
     mine = BARS["symbol"] == "L02"
     shifted = BARS.assign(
         session=BARS["session"].mask(mine, BARS["session"] - pd.Timedelta(days=1))
@@ -115,8 +112,8 @@ def test_one_stock_with_dates_of_another_time_zone_is_refused_by_its_name(
 
 
 def test_a_fetch_names_a_stock_with_dates_of_another_session_and_stores_the_warning(
-    context: MarketContext,
-) -> None:
+    context,
+):
     """The stocks of the simulated market have no market in common, so that one
     is laid over them here.
     """

@@ -4,10 +4,8 @@ keeps the file that describes it.
 
 import json
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine
 
 from db.engine import reading, transaction
 from db.read import read_row
@@ -15,7 +13,6 @@ from db.save import save
 from dtml.errors import UsageError
 from flows.markets.files import market_of_store, read_market
 from flows.service.status import named_markets
-from tests.support.commands import Command
 from tests.support.nights import AS_OF, small_market
 
 pytestmark = pytest.mark.slow
@@ -23,12 +20,12 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def mine(
-    tmp_path: Path,
-    engine: Engine,
-    store_url: str,
-    command: Command,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Path:
+    tmp_path,
+    engine,
+    store_url,
+    command,
+    monkeypatch,
+):
     """The file of a market that was fetched into the store of the environment."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DTML_DATABASE_URL", store_url)
@@ -40,9 +37,7 @@ def mine(
     return file
 
 
-def test_a_market_is_read_where_its_file_lay_and_where_that_is_gone_as_it_was(
-    mine: Path, engine: Engine
-) -> None:
+def test_a_market_is_read_where_its_file_lay_and_where_that_is_gone_as_it_was(mine, engine):
     before = read_market("mine")
     mine.write_text(small_market().replace('title = "', 'title = "New '))
     assert read_market("mine").title == f"New {before.title}"
@@ -60,14 +55,14 @@ def test_a_market_is_read_where_its_file_lay_and_where_that_is_gone_as_it_was(
     "place", ["tools/mine.toml", "{folder}/tools/mine.toml", "{folder}/gone.toml"]
 )
 def test_no_code_runs_that_only_a_store_names(
-    mine: Path,
-    engine: Engine,
-    command: Command,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    place: str,
-    names: str,
-) -> None:
+    mine,
+    engine,
+    command,
+    tmp_path,
+    monkeypatch,
+    place,
+    names,
+):
     """The store may be somebody else's, whose files lie beside it, and name other files."""
     tools, ran = tmp_path / "tools", tmp_path / "ran"
     tools.mkdir()
@@ -103,9 +98,7 @@ def test_no_code_runs_that_only_a_store_names(
             read_market("mine")
 
 
-def test_a_fetched_market_is_listed_reads_nothing_twice_and_no_other_name_is_known(
-    mine: Path, command: Command
-) -> None:
+def test_a_fetched_market_is_listed_reads_nothing_twice_and_no_other_name_is_known(mine, command):
     assert "mine" in [each["market"] for each in json.loads(command("markets", "--json")[1])]
     again = ("fetch", "mine", "--as-of", str(AS_OF))
     code, said, _ = command(*again)

@@ -2,7 +2,6 @@
 
 import re
 from datetime import date
-from pathlib import Path
 
 import pytest
 
@@ -21,13 +20,13 @@ name = "KOSPI"
 """
 
 
-def _read(tmp_path: Path, text: str):
+def _read(tmp_path, text):
     path = tmp_path / "mine.toml"
     path.write_text(text, encoding="utf-8")
     return load_market_file(path)
 
 
-def _complaint(tmp_path: Path, text: str) -> str:
+def _complaint(tmp_path, text):
     with pytest.raises(UsageError) as caught:
         _read(tmp_path, text)
     message = str(caught.value)
@@ -36,7 +35,7 @@ def _complaint(tmp_path: Path, text: str) -> str:
     return message.removeprefix(f"{tmp_path / 'mine.toml'}: ")
 
 
-def test_six_keys_and_an_index_make_a_market_over_whatever_the_prices_hold(tmp_path: Path) -> None:
+def test_six_keys_and_an_index_make_a_market_over_whatever_the_prices_hold(tmp_path):
     market = _read(tmp_path, LEAST)
     assert (market.name, market.title, market.index.source_symbol) == ("mine", "My market", "^KS11")
     assert (market.constituents, market.constituents_complete) == ((), False)
@@ -50,7 +49,7 @@ def test_six_keys_and_an_index_make_a_market_over_whatever_the_prices_hold(tmp_p
     assert market.model == {}
 
 
-def test_a_file_gives_sessions_that_its_calendar_lacks(tmp_path: Path) -> None:
+def test_a_file_gives_sessions_that_its_calendar_lacks(tmp_path):
     sessions = """
 [sessions]
 known_to = 2027-12-31
@@ -68,7 +67,7 @@ source = "An announcement."
     assert market.settings != _read(tmp_path, LEAST).settings
 
 
-def test_every_key_a_file_gives_is_taken(tmp_path: Path) -> None:
+def test_every_key_a_file_gives_is_taken(tmp_path):
     top = 'source = "files"\nreturns = "close"\nz_close = "raw"\nretrain = 5\nfacts = ["A fact."]\n'
     rest = """
 source_symbol = "^KOSPI"
@@ -114,7 +113,7 @@ symbols = [
 
 
 @pytest.mark.parametrize("key", ["title", "calendar", "timezone", "currency", "index"])
-def test_what_is_missing_is_named(tmp_path: Path, key: str) -> None:
+def test_what_is_missing_is_named(tmp_path, key):
     text = LEAST.partition("[index]")[0] if key == "index" else re.sub(f"{key} =.*", "", LEAST)
     assert _complaint(tmp_path, text).startswith(f"{key}: missing")
 
@@ -135,7 +134,7 @@ def test_what_is_missing_is_named(tmp_path: Path, key: str) -> None:
         ("checks = 3", "checks: expected a table, got 3"),
     ],
 )
-def test_a_wrong_key_or_value_at_the_top_is_named(tmp_path: Path, top: str, complaint: str) -> None:
+def test_a_wrong_key_or_value_at_the_top_is_named(tmp_path, top, complaint):
     assert re.match(complaint, _complaint(tmp_path, f"{top}\n{LEAST}"))
 
 
@@ -155,9 +154,7 @@ def test_a_wrong_key_or_value_at_the_top_is_named(tmp_path: Path, top: str, comp
         ("name", '"KOSPI"\nnmae = 1', r"index\.nmae: unknown.*perhaps name"),
     ],
 )
-def test_a_wrong_value_is_named_with_its_key(
-    tmp_path: Path, key: str, wrong: str, complaint: str
-) -> None:
+def test_a_wrong_value_is_named_with_its_key(tmp_path, key, wrong, complaint):
     text = "\n".join(
         f"{key} = {wrong}" if line.startswith(f"{key} =") else line for line in LEAST.splitlines()
     )
@@ -216,7 +213,7 @@ def test_a_wrong_value_is_named_with_its_key(
         ('[model]\nnormalisation = "batch"', r"model\.normalisation:.*'per_stock'.*'batch'"),
     ],
 )
-def test_a_wrong_bound_or_override_is_named(tmp_path: Path, tail: str, complaint: str) -> None:
+def test_a_wrong_bound_or_override_is_named(tmp_path, tail, complaint):
     assert re.match(complaint, _complaint(tmp_path, f"{LEAST}\n{tail}\n"))
 
 
@@ -262,7 +259,7 @@ def test_a_wrong_bound_or_override_is_named(tmp_path: Path, tail: str, complaint
         ('as_of = 2020-01-02\nsymbols = ["^KS11"]', r"index\.symbol: '\^KS11'.*constituent"),
     ],
 )
-def test_a_wrong_list_of_members_is_named(tmp_path: Path, lines: str, complaint: str) -> None:
+def test_a_wrong_list_of_members_is_named(tmp_path, lines, complaint):
     assert re.match(complaint, _complaint(tmp_path, f"{LEAST}\n[constituents]\n{lines}\n"))
 
 
@@ -277,11 +274,11 @@ def test_a_wrong_list_of_members_is_named(tmp_path: Path, lines: str, complaint:
     ],
     ids=["no value", "no such day", "too deep", "too long a number", "a key twice"],
 )
-def test_what_is_not_toml_is_called_so(tmp_path: Path, text: str) -> None:
+def test_what_is_not_toml_is_called_so(tmp_path, text):
     assert "not TOML: " in _complaint(tmp_path, text)
 
 
-def test_a_file_that_cannot_be_read_is_the_users_mistake(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_the_users_mistake(tmp_path):
     with pytest.raises(UsageError, match=r"none\.toml:.*No such file"):
         load_market_file(tmp_path / "none.toml")
     (tmp_path / "folder.toml").mkdir()
@@ -293,7 +290,7 @@ def test_a_file_that_cannot_be_read_is_the_users_mistake(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["My Market.toml", "-x.toml", "é.toml", f"{'a' * 41}.toml"])
-def test_a_file_whose_name_cannot_name_a_market_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_file_whose_name_cannot_name_a_market_is_refused(tmp_path, name):
     (tmp_path / name).write_text(LEAST, encoding="utf-8")
     with pytest.raises(UsageError, match="name of a market"):
         load_market_file(tmp_path / name)

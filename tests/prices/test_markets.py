@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 from datetime import date
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -40,13 +39,13 @@ DIGESTS = {
 
 
 @EVERY_MARKET
-def test_the_settings_of_every_market_have_the_digest_that_stores_hold(name: str) -> None:
+def test_the_settings_of_every_market_have_the_digest_that_stores_hold(name):
     text = json.dumps(load_market(name).settings, default=str)
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == DIGESTS[name]
 
 
 @EVERY_MARKET
-def test_every_market_states_its_facts_and_a_bound_with_its_reason(name: str) -> None:
+def test_every_market_states_its_facts_and_a_bound_with_its_reason(name):
     market = load_market(name)
     assert all(fact.endswith(".") for fact in market.facts)
     if name != "simulated":
@@ -60,7 +59,7 @@ def test_every_market_states_its_facts_and_a_bound_with_its_reason(name: str) ->
 @pytest.mark.slow
 @beside_shared_data
 @pytest.mark.parametrize(("name", "left_out"), [("kdd17", set()), ("acl18", {"GMRE"})])
-def test_a_papers_set_is_the_set_in_the_prices(name: str, left_out: set[str]) -> None:
+def test_a_papers_set_is_the_set_in_the_prices(name, left_out):
     prices = pd.read_parquet(SHARED / "prices" / f"{name}.parquet", columns=["symbol", "date"])
     market = load_market(name)
     assert set(market.symbols) == set(prices["symbol"].astype(str)) - left_out
@@ -79,38 +78,38 @@ def test_a_papers_set_is_the_set_in_the_prices(name: str, left_out: set[str]) ->
         ("kospi200", "KS11"),
     ],
 )
-def test_the_index_goes_by_the_symbol_in_its_prices(name: str, file: str) -> None:
+def test_the_index_goes_by_the_symbol_in_its_prices(name, file):
     prices = pd.read_parquet(SHARED / "index" / f"{file}.parquet", columns=["symbol"])
     assert set(prices["symbol"].astype(str)) == {load_market(name).index.symbol}
 
 
 @beside_shared_data
-def test_kospi_200_has_the_members_and_the_korean_names_of_its_record() -> None:
+def test_kospi_200_has_the_members_and_the_korean_names_of_its_record():
     record = pd.read_csv(SHARED / "prices" / "kospi200_names.csv", dtype=str)
     listed = {member.symbol: member.name for member in load_market("kospi200").constituents}
     assert listed == dict(zip(record["symbol"], record["name"], strict=True))
 
 
-def test_an_unknown_market_is_the_users_mistake_and_the_nearest_is_named() -> None:
+def test_an_unknown_market_is_the_users_mistake_and_the_nearest_is_named():
     with pytest.raises(UsageError, match=r"mean kospi200.*acl18, csi300") as caught:
         load_market("KOSPI-200")
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["", "../kdd17", "kdd17.toml", "definition"])
-def test_a_name_is_never_a_path(name: str) -> None:
+def test_a_name_is_never_a_path(name):
     with pytest.raises(UsageError, match="unknown market"):
         load_market(name)
 
 
-def test_a_users_market_may_not_take_the_name_of_one_of_the_package(tmp_path: Path) -> None:
+def test_a_users_market_may_not_take_the_name_of_one_of_the_package(tmp_path):
     path = tmp_path / "kdd17.toml"
     path.write_text('title = "Mine"\n', encoding="utf-8")
     with pytest.raises(UsageError, match="rename the file"):
         load_market_file(path)
 
 
-def _market_with(*members: Constituent) -> Market:
+def _market_with(*members):
     kdd17 = load_market("kdd17")
     return Market(
         name="mine",
@@ -123,7 +122,7 @@ def _market_with(*members: Constituent) -> Market:
     )
 
 
-def test_a_member_counts_from_its_first_day_to_the_day_before_it_is_none() -> None:
+def test_a_member_counts_from_its_first_day_to_the_day_before_it_is_none():
     stays = Constituent("A", "A")
     joins = Constituent("B", "B", since=date(2019, 7, 1))
     leaves = Constituent("C", "C", until=date(2019, 7, 1))
@@ -133,7 +132,7 @@ def test_a_member_counts_from_its_first_day_to_the_day_before_it_is_none() -> No
     assert market.symbols == ("A", "B", "C")
 
 
-def test_a_market_over_other_symbols_keeps_what_its_list_knows_and_leaves_the_index_out() -> None:
+def test_a_market_over_other_symbols_keeps_what_its_list_knows_and_leaves_the_index_out():
     known = Constituent("B", "B.KS", name="Bee", since=date(2019, 7, 1))
     market = _market_with(Constituent("A", "A.KS"), known).with_symbols(["C", "^GSPC", "B"])
     assert market.constituents == (Constituent("C", "C"), known)
@@ -143,8 +142,8 @@ def test_a_market_over_other_symbols_keeps_what_its_list_knows_and_leaves_the_in
     "symbols", [["A", "A"], ["../A"], ["A//B"], [""], ["a  b"], ["A'--"], ["-A"], ["A.."], ["Ä"]]
 )
 def test_symbols_found_in_prices_are_refused_when_repeated_or_no_symbols(
-    symbols: list[str],
-) -> None:
+    symbols,
+):
     with pytest.raises(UsageError, match="market mine: "):
         _market_with().with_symbols(symbols)
 
@@ -153,12 +152,12 @@ def test_symbols_found_in_prices_are_refused_when_repeated_or_no_symbols(
     "symbol",
     ["^GSPC", "BRK-B", "BT-A.L", "005930", "M&M.NS", "EURUSD=X", "BRK/B", "AAA US Equity", "1E5"],
 )
-def test_symbols_as_sources_write_them_are_symbols(symbol: str) -> None:
+def test_symbols_as_sources_write_them_are_symbols(symbol):
     assert is_symbol(symbol)
 
 
 @pytest.mark.slow
-def test_reading_a_market_imports_neither_pandas_nor_the_calendars() -> None:
+def test_reading_a_market_imports_neither_pandas_nor_the_calendars():
     code = (
         "import sys; from dtml.markets import load_market; load_market('sp500');"
         "print(sorted({'pandas', 'numpy', 'torch', 'exchange_calendars'} & set(sys.modules)))"

@@ -3,7 +3,6 @@
 import re
 from dataclasses import replace
 from datetime import date
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -11,8 +10,7 @@ import pytest
 from dtml.errors import UsageError
 from dtml.evaluation.survivorship import date_of, survivorship_of
 from dtml.lookahead.audit import EarlierList, audit_list
-from dtml.markets import Market, load_market_file
-from dtml.markets.definition import Universe
+from dtml.markets import load_market_file
 from dtml.pages.survivorship import survivorship_words
 from dtml.prices.sessions import sessions_between
 from flows.markets.opened import RunRequest
@@ -26,14 +24,14 @@ AT = pd.Timestamp(LAST)
 
 
 def market_of(
-    folder: Path,
-    rows: str,
+    folder,
+    rows,
     *,
-    until: str = "included",
-    more: str = "",
-    columns: str = "symbol,since,until",
-    as_of: date = LAST,
-) -> Market:
+    until="included",
+    more="",
+    columns="symbol,since,until",
+    as_of=LAST,
+):
     """Read a market whose table of members has these rows."""
     (folder / "members.csv").write_text(f"{columns}\n{rows}", encoding="utf-8")
     constituents = (
@@ -53,9 +51,7 @@ def market_of(
         ("symbol,since,until,", "line 1: the columns are "),
     ],
 )
-def test_a_table_with_other_columns_is_refused(
-    tmp_path: Path, columns: str, complaint: str
-) -> None:
+def test_a_table_with_other_columns_is_refused(tmp_path, columns, complaint):
     with pytest.raises(UsageError, match=complaint):
         market_of(tmp_path, "A,2022-01-03,2022-02-01,7", columns=columns)
 
@@ -64,8 +60,8 @@ ROWS = "A,2022-01-03,{end}\nB,2022-01-03,\nC,2022-07-01,"
 
 
 def test_the_day_until_is_a_members_last_or_the_first_after_it_as_the_file_says(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     included = market_of(tmp_path, ROWS.format(end="2022-06-30"), more="count = 2")
     excluded = market_of(tmp_path, ROWS.format(end="2022-07-01"), until="excluded")
     assert included.constituents == excluded.constituents
@@ -79,7 +75,7 @@ def test_the_day_until_is_a_members_last_or_the_first_after_it_as_the_file_says(
         load_market_file(tmp_path / "listed.toml")
 
 
-def test_a_stock_that_leaves_comes_back_and_is_renamed_is_one_stock(tmp_path: Path) -> None:
+def test_a_stock_that_leaves_comes_back_and_is_renamed_is_one_stock(tmp_path):
     market = market_of(
         tmp_path,
         "OLD,2022-01-03,2022-06-30,NEW\n"
@@ -130,8 +126,8 @@ def test_a_stock_that_leaves_comes_back_and_is_renamed_is_one_stock(tmp_path: Pa
     ],
 )
 def test_a_spell_that_is_incomplete_impossible_or_ambiguous_is_refused_by_line_and_name(
-    tmp_path: Path, rows: str, complaint: str
-) -> None:
+    tmp_path, rows, complaint
+):
     with pytest.raises(UsageError) as caught:
         market_of(tmp_path, rows)
     message = str(caught.value)
@@ -141,8 +137,8 @@ def test_a_spell_that_is_incomplete_impossible_or_ambiguous_is_refused_by_line_a
 
 
 def test_the_text_that_a_store_keeps_makes_the_same_market_without_any_file(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     rows = "A,2022-01-03,2022-06-30\r\nB,2022-01-03,"
     details = 'symbols = [{ symbol = "B", name = "B plc", sector = "Mines" }]\n'
     market = market_of(tmp_path, rows, more=details)
@@ -165,9 +161,7 @@ def test_the_text_that_a_store_keeps_makes_the_same_market_without_any_file(
         ('"OLD"', "members renames 'OLD'.*'A'"),
     ],
 )
-def test_an_entry_beside_a_table_only_describes_a_stock_of_it(
-    tmp_path: Path, entry: str, complaint: str
-) -> None:
+def test_an_entry_beside_a_table_only_describes_a_stock_of_it(tmp_path, entry, complaint):
     with pytest.raises(UsageError, match=complaint):
         market_of(
             tmp_path,
@@ -178,8 +172,8 @@ def test_an_entry_beside_a_table_only_describes_a_stock_of_it(
 
 
 def test_a_suffix_that_makes_no_symbol_is_refused_but_of_a_stock_that_does_not_have_it(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     suffix = 'suffix = "/../x"\n'
     with pytest.raises(UsageError, match=r"constituents\.suffix: 'A/\.\./x' is not a valid symbol"):
         market_of(tmp_path, "A,2022-01-03,", more=suffix)
@@ -189,8 +183,8 @@ def test_a_suffix_that_makes_no_symbol_is_refused_but_of_a_stock_that_does_not_h
 
 
 def test_a_stock_of_the_prices_without_a_spell_is_a_constituent_on_no_day(
-    tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, store_url, monkeypatch
+):
     monkeypatch.setenv("DTML_DATABASE_URL", store_url)
     market_of(tmp_path, "F01A,2022-01-03,\nL01,2022-01-03,2022-12-30\nDEAD,2022-01-03,2022-03-01")
     prices = tmp_path / "prices.csv"
@@ -212,7 +206,7 @@ def test_a_stock_of_the_prices_without_a_spell_is_a_constituent_on_no_day(
     assert re.search("1 of.* 3 stocks.*no prices", str(context.notice))
 
 
-def test_survivors_and_days_without_a_price_are_counted_and_named(tmp_path: Path) -> None:
+def test_survivors_and_days_without_a_price_are_counted_and_named(tmp_path):
     days = sessions_between("XNYS", date(2022, 3, 1), date(2022, 12, 30))
     rows = "F01A,2022-01-03,2022-06-30\nL01,2022-07-01,\nL02,2022-01-03,\nDEAD,2022-01-03,"
     dated = survivorship_of(market_of(tmp_path, rows), days, BARS)
@@ -238,8 +232,8 @@ def test_survivors_and_days_without_a_price_are_counted_and_named(tmp_path: Path
 @sqlite_alone
 @pytest.mark.parametrize("universe", ["source", "list"])
 def test_stocks_taken_from_the_prices_are_known_as_such_now_and_later(
-    tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch, universe: Universe
-) -> None:
+    tmp_path, store_url, monkeypatch, universe
+):
     monkeypatch.setenv("DTML_DATABASE_URL", store_url)
     listed = '[constituents]\nas_of = 2023-12-29\nsymbols = ["L01", "L02"]'
     file = tmp_path / "listed.toml"
@@ -260,8 +254,8 @@ def test_stocks_taken_from_the_prices_are_known_as_such_now_and_later(
 
 
 def test_a_spell_that_a_later_list_ends_before_its_removal_was_announced_is_found(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     then = date(2022, 6, 30)
     known = market_of(tmp_path, "A,2022-01-03,\nB,2022-01-03,", as_of=then)
     earlier = [EarlierList(known, day=then)]
@@ -277,8 +271,8 @@ def test_a_spell_that_a_later_list_ends_before_its_removal_was_announced_is_foun
 
 
 def test_a_list_that_is_known_for_the_first_time_says_that_it_cannot_be_checked(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     market = market_of(tmp_path, "A,2022-01-03,")
     finding = audit_list(market, [EarlierList(market, day=LAST)], AT)
     assert finding.passed is None

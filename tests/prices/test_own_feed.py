@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -36,29 +35,29 @@ class Feed:
     name: str = "mine.py"
     asked: list[tuple[dict[str, date], date]] = field(default_factory=list)
 
-    def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
+    def fetch(self, first, last):
         self.asked.append((dict(first), last))
         fetched = fetched_of(self.answer(first, last), first, last)
         require_none_after(self.name, fetched.bars, last)
         return fetched
 
 
-def simulated(_: Mapping[str, date], last: date) -> pd.DataFrame:
+def simulated(_, last):
     return SIMULATED.bars(last)
 
 
-def stored(_: Mapping[str, date], last: date) -> pd.DataFrame:
+def stored(_, last):
     return BARS[BARS["session"] <= pd.Timestamp(last)]
 
 
-def checked(answer: Answer, last: date = LAST) -> object:
-    return admit(Feed(answer), FIRST, last)  # type: ignore[arg-type]
+def checked(answer, last=LAST):
+    return admit(Feed(answer), FIRST, last)
 
 
 # The market's file
 
 
-def test_a_market_names_a_feed_beside_its_file_and_what_it_may_read(tmp_path: Path) -> None:
+def test_a_market_names_a_feed_beside_its_file_and_what_it_may_read(tmp_path):
     file = tmp_path / "home.toml"
     file.write_text(small_market(source="mine.py", more='[feed]\nenvironment = ["VENDOR_KEY"]'))
     (tmp_path / "mine.py").write_text("def fetch(first, last): ...")
@@ -81,7 +80,7 @@ def test_a_market_names_a_feed_beside_its_file_and_what_it_may_read(tmp_path: Pa
         ("[feed]\nseconds = 3", "feed.seconds: unknown.* environment"),
     ],
 )
-def test_a_mistake_about_a_feed_is_named(tmp_path: Path, more: str, complaint: str) -> None:
+def test_a_mistake_about_a_feed_is_named(tmp_path, more, complaint):
     file = tmp_path / "home.toml"
     file.write_text(small_market(more=more))
     with pytest.raises(UsageError) as error:
@@ -89,9 +88,7 @@ def test_a_mistake_about_a_feed_is_named(tmp_path: Path, more: str, complaint: s
     assert re.search(complaint, str(error.value))
 
 
-def test_an_unknown_source_is_told_the_installed_ones_and_of_own_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unknown_source_is_told_the_installed_ones_and_of_own_files(tmp_path, monkeypatch):
     file = tmp_path / "home.toml"
     file.write_text(small_market(source="vendr"))
     monkeypatch.setattr(market_feeds, "installed_feeds", lambda: {"vendor": None})
@@ -102,8 +99,8 @@ def test_an_unknown_source_is_told_the_installed_ones_and_of_own_files(
 
 
 def test_the_file_of_an_option_is_beside_the_user_and_that_of_a_market_beside_the_market(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     (tmp_path / "market").mkdir()
     file = tmp_path / "market" / "home.toml"
     file.write_text(small_market(source="mine.py"))
@@ -118,8 +115,8 @@ def test_the_file_of_an_option_is_beside_the_user_and_that_of_a_market_beside_th
 
 
 def test_a_service_keeps_the_variables_that_its_markets_name_and_no_other_secret(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     environ = {"VENDOR_KEY": "of the feed", "OTHER_KEY": "of another program", "PATH": "/bin"}
     with monkeypatch.context() as patch:
         patch.setattr("flows.settings.os.environ", environ)
@@ -130,12 +127,12 @@ def test_a_service_keeps_the_variables_that_its_markets_name_and_no_other_secret
 # What it answers
 
 
-def table(**columns: object) -> pd.DataFrame:
+def table(**columns):
     given = {"symbol": ["A", "A"], "session": ["2024-06-28", "2024-07-01"], "close": [1.0, 2.0]}
     return pd.DataFrame(given | columns)
 
 
-def test_a_table_of_a_feed_becomes_bars_whose_unknown_values_are_missing() -> None:
+def test_a_table_of_a_feed_becomes_bars_whose_unknown_values_are_missing():
     bars = bars_of(table(volume=[5, 0], colour="red"))
     assert bars["session"].tolist() == [pd.Timestamp(2024, 6, 28), pd.Timestamp(2024, 7, 1)]
     assert bars["volume"].tolist() == [5.0, 0.0]
@@ -175,14 +172,14 @@ NO_BARS = {
 
 
 @pytest.mark.parametrize("name", NO_BARS)
-def test_what_is_no_table_of_bars_is_refused_with_its_column_and_value(name: str) -> None:
+def test_what_is_no_table_of_bars_is_refused_with_its_column_and_value(name):
     answer, words = NO_BARS[name]
     with pytest.raises(FeedError) as error:
         bars_of(answer)
     assert re.search(words, str(error.value))
 
 
-def test_a_feed_answers_for_each_symbol_and_only_for_what_was_asked() -> None:
+def test_a_feed_answers_for_each_symbol_and_only_for_what_was_asked():
     first = {"A": date(2024, 7, 1), "B": date(2024, 7, 1)}
     fetched = fetched_of(table(), first, LAST)
     assert fetched.bars["close"].tolist() == [2.0]
@@ -197,7 +194,7 @@ def test_a_feed_answers_for_each_symbol_and_only_for_what_was_asked() -> None:
     ]
 
 
-def test_the_stocks_and_the_last_session_of_a_feed_are_symbols_and_a_date() -> None:
+def test_the_stocks_and_the_last_session_of_a_feed_are_symbols_and_a_date():
     assert stocks_of(None) is None
     assert stocks_of(("A", "BRK/B")) == ["A", "BRK/B"]
     assert last_session_of(LAST) == LAST
@@ -209,7 +206,7 @@ def test_the_stocks_and_the_last_session_of_a_feed_are_symbols_and_a_date() -> N
             last_session_of(moment)
 
 
-def test_a_secret_is_blotted_out_before_a_text_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_is_blotted_out_before_a_text_is_cut(monkeypatch):
     monkeypatch.setenv("VENDOR_KEY", "k3y/with space")
     question = {"environment": ["VENDOR_KEY"]}
     assert blotted("x" * 495 + "k3y/with space", question, 500) == "x" * 495 + "***"
@@ -223,14 +220,14 @@ def test_a_secret_is_blotted_out_before_a_text_is_cut(monkeypatch: pytest.Monkey
 @pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("answer", [simulated, stored])
-def test_an_honest_feed_is_admitted_whatever_splits_and_dividends_come(answer: Answer) -> None:
+def test_an_honest_feed_is_admitted_whatever_splits_and_dividends_come(answer):
     for session in sessions_between("XNYS", date(2024, 6, 3), date(2024, 7, 31))[::5]:
         assert checked(answer, session.date()) is None
 
 
-def test_a_check_asks_for_the_index_and_three_stocks_three_times() -> None:
+def test_a_check_asks_for_the_index_and_three_stocks_three_times():
     feed = Feed(stored)
-    assert admit(feed, FIRST, LAST) is None  # type: ignore[arg-type]
+    assert admit(feed, FIRST, LAST) is None
     symbols = ["SIMX", "L01", "F01B", "F03B"]
     assert [sorted(first) for first, _ in feed.asked] == [sorted(symbols)] * 3
     assert [last for _, last in feed.asked] == [LAST, LAST, date(2024, 6, 14)]
@@ -238,39 +235,39 @@ def test_a_check_asks_for_the_index_and_three_stocks_three_times() -> None:
     assert len(sessions_between("XNYS", begin, LAST)) == 60
 
 
-def with_column(bars: pd.DataFrame, column: str, factor: object) -> pd.DataFrame:
+def with_column(bars, column, factor):
     return bars.assign(**{column: bars[column] * factor})
 
 
-def drifting() -> Answer:
+def drifting():
     asked = iter(range(99))
     return lambda first, last: with_column(stored(first, last), "close", 1 + next(asked) / 1e4)
 
 
-def on_a_saturday(first: Mapping[str, date], last: date) -> pd.DataFrame:
+def on_a_saturday(first, last):
     bars = stored(first, last)
     fridays = bars[bars["session"].dt.day_of_week == 4]
     saturdays = fridays["session"] + pd.Timedelta(days=1)
     return pd.concat([bars, fridays.assign(session=saturdays)])
 
 
-def doubled(first: Mapping[str, date], last: date) -> pd.DataFrame:
+def doubled(first, last):
     bars = stored(first, last)
     return pd.concat([bars, bars.tail(40)])
 
 
-def everything(_: Mapping[str, date], __: date) -> pd.DataFrame:
+def everything(_, __):
     return BARS
 
 
-def scaled_by_the_window(first: Mapping[str, date], last: date) -> pd.DataFrame:
+def scaled_by_the_window(first, last):
     """It looks like a price, but each is a share of the newest close."""
     bars = stored(first, last)
     newest = bars.groupby("symbol")["close"].transform("last")
     return bars.assign(**{name: bars[name] / newest for name in ("open", "high", "low", "close")})
 
 
-def with_a_split_that_it_hides(first: Mapping[str, date], last: date) -> pd.DataFrame:
+def with_a_split_that_it_hides(first, last):
     bars = stored(first, last)
     if last < date(2024, 6, 20):
         return bars
@@ -280,7 +277,7 @@ def with_a_split_that_it_hides(first: Mapping[str, date], last: date) -> pd.Data
     return bars
 
 
-def with_a_dividend_that_it_hides(first: Mapping[str, date], last: date) -> pd.DataFrame:
+def with_a_dividend_that_it_hides(first, last):
     bars = stored(first, last).assign(dividend=np.nan, split=np.nan)
     if last < date(2024, 6, 20):
         return bars
@@ -288,19 +285,19 @@ def with_a_dividend_that_it_hides(first: Mapping[str, date], last: date) -> pd.D
     return with_column(bars, "adj_close", before)
 
 
-def without_its_last_day(first: Mapping[str, date], last: date) -> pd.DataFrame:
+def without_its_last_day(first, last):
     bars = stored(first, last)
     return bars[bars["session"] < pd.Timestamp(last)]
 
 
-def of_the_day_after(first: Mapping[str, date], last: date) -> pd.DataFrame:
+def of_the_day_after(first, last):
     """It fills the close of a session with the next one, where it knows it."""
     bars = stored(first, last)
     next_close = bars.groupby("symbol")["close"].shift(-1)
     return bars.assign(close=next_close.fillna(bars["close"]))
 
 
-LIES: dict[str, tuple[Answer, str]] = {
+LIES = {
     "another answer": (drifting(), "asked twice,.*two answers: close "),
     "a Saturday": (on_a_saturday, "no session of XNYS"),
     "two bars": (doubled, "two bars of 2024-"),
@@ -316,7 +313,7 @@ LIES: dict[str, tuple[Answer, str]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lie", LIES)
-def test_a_feed_that_lies_is_refused_by_name_with_what_was_found_and_what_to_do(lie: str) -> None:
+def test_a_feed_that_lies_is_refused_by_name_with_what_was_found_and_what_to_do(lie):
     answer, finding = LIES[lie]
     with pytest.raises(FeedError) as error:
         checked(answer)
@@ -327,9 +324,9 @@ def test_a_feed_that_lies_is_refused_by_name_with_what_was_found_and_what_to_do(
     assert "\n" not in message
 
 
-def test_a_recorded_split_and_dividend_may_scale_the_past() -> None:
-    def told(hidden: Answer, column: str, value: float) -> Answer:
-        def answer(first: Mapping[str, date], last: date) -> pd.DataFrame:
+def test_a_recorded_split_and_dividend_may_scale_the_past():
+    def told(hidden, column, value):
+        def answer(first, last):
             bars = hidden(first, last)
             is_day = bars["session"] == pd.Timestamp(2024, 6, 20)
             return bars.assign(**{column: bars[column].where(~is_day, value)})
@@ -341,16 +338,16 @@ def test_a_recorded_split_and_dividend_may_scale_the_past() -> None:
 
 
 @pytest.mark.parametrize("silent", [0, 1, 2])
-def test_a_feed_that_is_out_of_reach_is_neither_admitted_nor_refused(silent: int) -> None:
+def test_a_feed_that_is_out_of_reach_is_neither_admitted_nor_refused(silent):
     @dataclass
     class Limited(Feed):
-        def fetch(self, first: Mapping[str, date], last: date) -> Fetched:
+        def fetch(self, first, last):
             answer = super().fetch(first, last)
             if len(self.asked) <= silent:
                 return answer
             return unanswered(first, "rate_limited", "wait")
 
-    reason = admit(Limited(stored), FIRST, LAST)  # type: ignore[arg-type]
+    reason = admit(Limited(stored), FIRST, LAST)
     assert reason is not None
     assert reason[0] == "rate_limited"
     assert re.search("not checked yet: wait$", reason[1])

@@ -14,7 +14,6 @@ from db.engine import reading
 from db.read import read
 from db.rows import prices
 from dtml.prices.alignment import over_corrected, twin_stocks
-from flows.nightly.context import MarketContext
 from flows.nightly.fetch import fetch_bars
 from flows.nightly.night import run_night
 from tests.support.nights import AS_OF, BARS, FrameSource
@@ -22,7 +21,7 @@ from tests.support.nights import AS_OF, BARS, FrameSource
 NEXT = date(2024, 7, 2)
 
 
-def paying(taken_out: float) -> pd.DataFrame:
+def paying(taken_out):
     """Bars of which L02 pays 3 % every 40 sessions, and whose adjusted close takes out so much."""
     bars = BARS.sort_values(["symbol", "session"], ignore_index=True)
     mine = bars["symbol"] == "L02"
@@ -33,14 +32,14 @@ def paying(taken_out: float) -> pd.DataFrame:
     return bars
 
 
-def warned(context: MarketContext) -> list[str]:
+def warned(context):
     with reading(context.engine) as conn:
         return read(conn, "price_warning", market=context.name, order="symbol, reason")[
             "symbol"
         ].tolist()
 
 
-def test_a_dividend_that_is_taken_out_whole_is_no_warning_and_one_taken_out_twice_is() -> None:
+def test_a_dividend_that_is_taken_out_whole_is_no_warning_and_one_taken_out_twice_is():
     assert over_corrected(paying(0.03)).empty
     (row,) = over_corrected(paying(0.06)).to_dict("records")
     assert (row["symbol"], row["reason"]) == ("L02", "over_corrected_dividends")
@@ -50,8 +49,8 @@ def test_a_dividend_that_is_taken_out_whole_is_no_warning_and_one_taken_out_twic
 
 @pytest.mark.soak
 def test_a_night_warns_of_a_symbol_in_the_store_and_on_its_page_until_the_source_mends_it(
-    context: MarketContext,
-) -> None:
+    context,
+):
     night = run_night(replace(context, source=FrameSource(paying(0.06))), AS_OF)
     assert warned(context) == ["L02"]
     page = night.report.read_text()
@@ -64,7 +63,7 @@ def test_a_night_warns_of_a_symbol_in_the_store_and_on_its_page_until_the_source
 STOCKS = ["L01", "L02", "L03", "F01A", "F01B"]
 
 
-def without_dividends() -> pd.DataFrame:
+def without_dividends():
     """Bars of which no dividend of these stocks is recorded or taken out of an adjusted close."""
     bars = BARS[BARS["session"] >= "2023-09-01"].astype({"volume": float})
     mine = bars["symbol"].isin(STOCKS)
@@ -76,22 +75,22 @@ def without_dividends() -> pd.DataFrame:
 PLAIN = without_dividends()
 
 
-def multiply(bars: pd.DataFrame, symbol: str, factor: float, volume: float = 1.0) -> None:
+def multiply(bars, symbol, factor, volume=1.0):
     """Multiply all prices of a stock by `factor`, and its volumes by `volume`."""
     mine = bars["symbol"] == symbol
     bars.loc[mine, ["open", "high", "low", "close", "adj_close"]] *= factor
     bars.loc[mine, "volume"] *= volume
 
 
-def closes(context: MarketContext, symbol: str) -> "pd.Series[float]":
+def closes(context, symbol):
     with reading(context.engine) as conn:
         bars = prices.prices(conn, context.name, date(2024, 1, 2), NEXT, symbols=[symbol])
     return bars.set_index("session")["close"]
 
 
 def test_stocks_with_the_same_bars_are_named_until_one_of_them_has_its_own(
-    context: MarketContext,
-) -> None:
+    context,
+):
     columns = ["open", "high", "low", "close", "adj_close", "volume"]
     twins = BARS.sort_values(["symbol", "session"], ignore_index=True)
     mine, other = (twins["symbol"] == symbol for symbol in ("L03", "F03A"))
@@ -104,12 +103,12 @@ def test_stocks_with_the_same_bars_are_named_until_one_of_them_has_its_own(
     assert warned(context) == []
 
 
-def test_a_stock_that_hardly_moves_is_no_twin() -> None:
+def test_a_stock_that_hardly_moves_is_no_twin():
     flat = BARS[BARS["symbol"].isin(["L03", "F03A"])].assign(close=5.0, volume=0.0)
     assert twin_stocks(flat, "^IDX").empty
 
 
-def test_bars_in_another_unit_are_rejected_and_the_past_stays(context: MarketContext) -> None:
+def test_bars_in_another_unit_are_rejected_and_the_past_stays(context):
     factors = {"L01": 100.0, "L02": 0.001}
     fetch_bars(replace(context, source=FrameSource(PLAIN)), AS_OF)
     before = {symbol: closes(context, symbol) for symbol in factors}
@@ -139,8 +138,8 @@ MULTIPLIED = [
 
 
 def test_a_past_that_is_multiplied_is_named_unless_a_split_or_a_dividend_explains_it(
-    context: MarketContext,
-) -> None:
+    context,
+):
     fetch_bars(replace(context, source=FrameSource(PLAIN)), AS_OF)
     before = {symbol: closes(context, symbol).iloc[0] for symbol in STOCKS}
     bars = PLAIN.copy()

@@ -13,7 +13,7 @@ import pytest
 from dtml.markets import Checks
 from dtml.prices.actions import CONTRADICTED, doubtful_actions
 from dtml.prices.alignment import index_fault, over_corrected, shifted_stocks
-from dtml.prices.bars import Checked, Returns, bars_frame, check
+from dtml.prices.bars import Returns, bars_frame, check
 from dtml.prices.sessions import sessions_between
 from tests.support.places import SHARED
 from tests.support.price_files import redated
@@ -61,20 +61,18 @@ REJECTED = {  # how many bars of each set are rejected, by reason, its index inc
 }
 
 
-def read(folder: str, name: str) -> pd.DataFrame:
+def read(folder, name):
     return bars_frame(
         pd.read_parquet(SHARED / folder / f"{name}.parquet").rename(columns={"date": "session"})
     )
 
 
 @cache
-def bars_of(name: str) -> pd.DataFrame:
+def bars_of(name):
     return pd.concat([read("prices", name), read("index", SETS[name].index)], ignore_index=True)
 
 
-def judge(
-    bars: pd.DataFrame, calendar: str, returns: Returns, max_return: float, index_symbol: str
-) -> Checked:
+def judge(bars, calendar, returns, max_return, index_symbol):
     first, last = bars["session"].min().date(), bars["session"].max().date()
     return check(
         bars,
@@ -87,14 +85,14 @@ def judge(
 
 
 @cache
-def checked(name: str) -> Checked:
+def checked(name):
     real = SETS[name]
     return judge(
         bars_of(name), real.calendar, real.returns, real.max_return, index_symbol=f"^{real.index}"
     )
 
 
-def rejected(name: str, reason: str) -> set[tuple[str, str]]:
+def rejected(name, reason):
     """Symbol and date of every bar of a set that was rejected for a reason."""
     rows = checked(name).rejected
     rows = rows[rows["reason"] == reason]
@@ -143,7 +141,7 @@ OVER_CORRECTED["kospi200_2015"] = [
 
 @pytest.mark.one_case("ftse30")
 @pytest.mark.parametrize("name", SETS)
-def test_each_real_set_loses_exactly_these_bars_and_warns_of_these_stocks(name: str) -> None:
+def test_each_real_set_loses_exactly_these_bars_and_warns_of_these_stocks(name):
     found, real = checked(name), SETS[name]
     assert Counter(found.rejected["reason"]) == REJECTED[name]
     assert len(found.accepted) + len(found.rejected) == len(bars_of(name))
@@ -163,8 +161,8 @@ def test_each_real_set_loses_exactly_these_bars_and_warns_of_these_stocks(name: 
 @pytest.mark.one_case("ftse30")
 @pytest.mark.parametrize("name", SETS)
 def test_no_real_set_is_out_of_step_and_each_is_when_its_index_or_stocks_are_shifted(
-    name: str,
-) -> None:
+    name,
+):
     """Each seventh stock is moved at a time; of 1,137 stocks five follow no
     market closely enough to show it.
     """
@@ -186,7 +184,7 @@ def test_no_real_set_is_out_of_step_and_each_is_when_its_index_or_stocks_are_shi
 
 
 @pytest.mark.soak
-def test_days_that_are_stale_for_most_of_a_market_are_these() -> None:
+def test_days_that_are_stale_for_most_of_a_market_are_these():
     assert {day for _, day in rejected("kospi200_2015", "stale_day")} == STALE
     # With an adjusted close that is broken, a market is judged by its close.
     samsung = bars_of("kospi200_2015").query("symbol == '005930'")

@@ -1,13 +1,11 @@
 """What a market's file says of its second source, and its bars under the market's symbols."""
 
 import re
-from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from dtml.errors import UsageError
-from dtml.markets import Market, load_market_file
+from dtml.markets import load_market_file
 from dtml.markets.definition import COMPARED_FIELDS
 from dtml.prices.bars import PRICES
 from dtml.sources.second import open_second_source
@@ -29,13 +27,13 @@ symbols = ["AAA", { symbol = "BRKB", source_symbol = "BRK-B" }, "005930"]
 """
 
 
-def market(folder: Path, second: str) -> Market:
+def market(folder, second):
     file = folder / "mine.toml"
     file.write_text(f"{MARKET}[second_source]\n{second}", encoding="utf-8")
     return load_market_file(file)
 
 
-def closes(folder: Path, second: str) -> dict[str, float]:
+def closes(folder, second):
     """The last close of each symbol that the second source has, in thousandths."""
     source = open_second_source(market(folder, second))
     answer = source.fetch(dict.fromkeys(("INDEX", "AAA", "BRKB", "005930"), FIRST), LAST)
@@ -44,7 +42,7 @@ def closes(folder: Path, second: str) -> dict[str, float]:
     return {str(symbol): round(float(close), 3) for symbol, close in last.items()}
 
 
-def write(folder: Path, *symbols: str, unit: float = 1.0) -> pd.DataFrame:
+def write(folder, *symbols, unit=1.0):
     table = long(symbols)
     names = [*PRICES, "adj_close"]
     table[names] = table[names] * unit
@@ -73,23 +71,21 @@ OF_FILES = 'source = "files"\nprices = "second.csv"\n'
         ),
     ],
 )
-def test_the_second_source_s_bars_come_under_the_market_s_symbols(
-    tmp_path: Path, symbols: tuple[str, ...], settings: str
-) -> None:
+def test_the_second_source_s_bars_come_under_the_market_s_symbols(tmp_path, symbols, settings):
     write(tmp_path, *symbols)
     assert closes(tmp_path, OF_FILES + settings) == SAME
 
 
 def test_prices_are_brought_into_the_market_s_currency_and_columns_have_their_own_names(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     table = write(tmp_path, "AAA", "BRKB", "005930", "INDEX", unit=100)
     write_csv(table.rename(columns={"close": "last"}), tmp_path / "second.csv")
     settings = 'price_unit = 0.01\n[second_source.columns]\nclose = "last"\n'
     assert closes(tmp_path, OF_FILES + settings) == SAME
 
 
-def test_files_are_compared_by_the_columns_that_they_have(tmp_path: Path) -> None:
+def test_files_are_compared_by_the_columns_that_they_have(tmp_path):
     table = write(tmp_path, "AAA", "BRKB", "005930", "INDEX")
     held = open_second_source(market(tmp_path, OF_FILES)).fields()
     assert held & set(COMPARED_FIELDS) == {*PRICES, "adj_close", "volume"}
@@ -100,7 +96,7 @@ def test_files_are_compared_by_the_columns_that_they_have(tmp_path: Path) -> Non
     assert open_second_source(of_yahoo).fields() >= set(COMPARED_FIELDS)
 
 
-def test_a_market_s_file_says_what_is_compared(tmp_path: Path) -> None:
+def test_a_market_s_file_says_what_is_compared(tmp_path):
     whole = market(tmp_path, OF_FILES).second_source
     assert whole is not None
     assert (whole.source, whole.prices, whole.index) == ("files", tmp_path / "second.csv", None)
@@ -146,9 +142,7 @@ def test_a_market_s_file_says_what_is_compared(tmp_path: Path) -> None:
         (f"{OF_FILES}[second_source.columns]\nlast = 3\n", "second_source.columns.last: unknown"),
     ],
 )
-def test_a_mistake_is_one_line_that_names_the_key(
-    tmp_path: Path, second: str, complaint: str
-) -> None:
+def test_a_mistake_is_one_line_that_names_the_key(tmp_path, second, complaint):
     with pytest.raises(UsageError) as caught:
         market(tmp_path, second)
     message = str(caught.value)
@@ -156,7 +150,7 @@ def test_a_mistake_is_one_line_that_names_the_key(
     assert "\n" not in message
 
 
-def test_an_error_about_its_files_names_its_own_table_of_columns(tmp_path: Path) -> None:
+def test_an_error_about_its_files_names_its_own_table_of_columns(tmp_path):
     write(tmp_path, "AAA").drop(columns="date").to_csv(tmp_path / "second.csv", index=False)
     source = open_second_source(market(tmp_path, OF_FILES))
     for ask in (source.fields, lambda: source.fetch({"AAA": FIRST}, LAST)):
@@ -164,7 +158,7 @@ def test_an_error_about_its_files_names_its_own_table_of_columns(tmp_path: Path)
             ask()
 
 
-def test_a_symbol_that_would_be_read_as_another_stock_is_refused(tmp_path: Path) -> None:
+def test_a_symbol_that_would_be_read_as_another_stock_is_refused(tmp_path):
     write(tmp_path, "AAA", "BRKB", "005930", "INDEX")
     mistaken = market(tmp_path, f'{OF_FILES}[second_source.symbols]\nAAA = "BRK-B"\n')
     with pytest.raises(UsageError, match=r"AAA .*'BRK-B',.*also"):

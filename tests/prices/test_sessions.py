@@ -41,7 +41,7 @@ NEW_YORK = ZoneInfo("America/New_York")
         ("XNYS", date(2024, 3, 2)),  # a Saturday
     ],
 )
-def test_an_exchange_that_was_shut_had_no_session(calendar: str, day: date) -> None:
+def test_an_exchange_that_was_shut_had_no_session(calendar, day):
     assert not is_session(calendar, day)
     assert previous_session(calendar, day) < day < next_session(calendar, day)
 
@@ -59,12 +59,12 @@ def test_an_exchange_that_was_shut_had_no_session(calendar: str, day: date) -> N
         ("XTKS", date(2024, 11, 5), "2024-11-05 06:30"),  # half an hour longer from that day on
     ],
 )
-def test_a_session_closes_at_its_own_minute(calendar: str, day: date, close: str) -> None:
+def test_a_session_closes_at_its_own_minute(calendar, day, close):
     assert session_close(calendar, day) == datetime.fromisoformat(close).replace(tzinfo=UTC)
     assert session_close(calendar, day).utcoffset() == timedelta(0)
 
 
-def test_a_session_opens_at_its_own_minute() -> None:
+def test_a_session_opens_at_its_own_minute():
     assert session_open("XNYS", date(2024, 3, 8)) == datetime(2024, 3, 8, 14, 30, tzinfo=UTC)
     assert session_open("XNYS", date(2024, 3, 11)) == datetime(2024, 3, 11, 13, 30, tzinfo=UTC)
     assert session_open("XKRX", date(2024, 4, 11)) == datetime(2024, 4, 11, 0, 0, tzinfo=UTC)
@@ -83,9 +83,7 @@ def test_a_session_opens_at_its_own_minute() -> None:
         ("24/7", date(2024, 1, 1), 24.0, range(7)),
     ],
 )
-def test_the_usual_week_is_that_of_the_year_to_come(
-    calendar: str, day: date, hours: float, weekdays: tuple[int, ...]
-) -> None:
+def test_the_usual_week_is_that_of_the_year_to_come(calendar, day, hours, weekdays):
     usual = usual_week(calendar, day)
     assert usual.close == timedelta(hours=hours)
     assert usual.weekdays == frozenset(weekdays)
@@ -101,19 +99,19 @@ def test_the_usual_week_is_that_of_the_year_to_come(
     ],
 )
 def test_a_session_counts_as_closed_half_an_hour_after_its_close_to_the_minute(
-    calendar: str, closed_at: datetime, session: date, before: date
-) -> None:
+    calendar, closed_at, session, before
+):
     assert last_closed_session(calendar, closed_at) == session
     assert last_closed_session(calendar, closed_at.astimezone(UTC) - timedelta(minutes=1)) == before
     assert last_closed_session(calendar, closed_at - timedelta(microseconds=1)) == before
 
 
-def test_a_time_without_a_zone_is_refused() -> None:
+def test_a_time_without_a_zone_is_refused():
     with pytest.raises(UsageError, match="has no time zone"):
         last_closed_session("XNYS", datetime(2024, 3, 8, 17, 0))  # noqa: DTZ001 - the mistake in question
 
 
-def test_a_day_that_is_no_session_is_the_users_mistake_and_its_neighbours_are_named() -> None:
+def test_a_day_that_is_no_session_is_the_users_mistake_and_its_neighbours_are_named():
     assert require_session("XNYS", date(2016, 6, 30)) == date(2016, 6, 30)
     expected = r"2016-07-04 \(Monday\).*XNYS:.*2016-07-01 or 2016-07-05"
     with pytest.raises(UsageError, match=expected):
@@ -123,7 +121,7 @@ def test_a_day_that_is_no_session_is_the_users_mistake_and_its_neighbours_are_na
 
 
 @pytest.mark.filterwarnings("ignore:Series.values returning")  # of exchange_calendars
-def test_where_a_calendar_ends_is_said_and_never_guessed() -> None:
+def test_where_a_calendar_ends_is_said_and_never_guessed():
     # Lunar holidays are decreed a year at a time; each release of the library knows one more.
     end = exchange_calendars.get_calendar("XSHG").last_session.date()
     after = end + timedelta(days=4)
@@ -143,16 +141,14 @@ def test_where_a_calendar_ends_is_said_and_never_guessed() -> None:
 
 
 @pytest.mark.parametrize("day", [date(2026, 12, 1), date(2026, 12, 30), date(2027, 1, 5)])
-def test_the_usual_week_is_the_last_one_known_where_the_calendar_ends(
-    day: date, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_usual_week_is_the_last_one_known_where_the_calendar_ends(day, monkeypatch):
     long_before = usual_week("XSHG", date(2025, 1, 2))
     end_calendar(monkeypatch, "XSHG", date(2026, 12, 31))
     assert usual_week("XSHG", day) == long_before
     assert usual_week("XSHG", day).weekdays == frozenset(range(5))
 
 
-def test_a_calendar_that_cannot_begin_in_1990_begins_where_it_can() -> None:
+def test_a_calendar_that_cannot_begin_in_1990_begins_where_it_can():
     assert sessions_between("XTKS", date(1997, 1, 6), date(1997, 1, 6)).size == 1
     with pytest.raises(UsageError, match=r"XTKS begins .*1997-01-06, after 1990-01-04"):
         is_session("XTKS", date(1990, 1, 4))
@@ -162,14 +158,14 @@ def test_a_calendar_that_cannot_begin_in_1990_begins_where_it_can() -> None:
         last_closed_session("XNYS", datetime(1980, 1, 4, tzinfo=UTC))
 
 
-def test_an_unknown_calendar_is_the_users_mistake() -> None:
+def test_an_unknown_calendar_is_the_users_mistake():
     with pytest.raises(UsageError, match="unknown exchange calendar 'XXXX'"):
         is_session("XXXX", date(2024, 3, 8))
 
 
 def test_a_market_s_file_adds_the_sessions_that_a_calendar_does_not_know_yet(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     end_calendar(monkeypatch, "XSHG", date(2025, 12, 31))
     given = Calendar(
         code="XSHG",
@@ -191,7 +187,7 @@ def test_a_market_s_file_adds_the_sessions_that_a_calendar_does_not_know_yet(
         next_session(given, date(2026, 3, 31))
 
 
-def test_sessions_of_a_market_s_file_keep_to_the_clock_of_summer() -> None:
+def test_sessions_of_a_market_s_file_keep_to_the_clock_of_summer():
     known = last_known_day("XNYS")
     given = Calendar(code="XNYS", known_to=date(known.year + 2, 12, 31))
     for month, hour in ((1, 21), (7, 20)):
@@ -199,20 +195,20 @@ def test_sessions_of_a_market_s_file_keep_to_the_clock_of_summer() -> None:
         assert session_close(given, day).hour == hour
 
 
-def test_a_year_has_the_sessions_of_its_calendar() -> None:
+def test_a_year_has_the_sessions_of_its_calendar():
     assert [sessions_a_year(code) for code in ("XNYS", "XTKS", "24/7")] == [252, 244, 365]
     weekends = tuple(pd.date_range("2015-01-01", "2024-12-31", freq="W-SAT").date)
     assert sessions_a_year(Calendar(code="XNYS", extra=weekends)) == 304
 
 
-def test_a_year_has_sessions_where_the_calendar_begins_after_the_years_that_are_counted() -> None:
+def test_a_year_has_sessions_where_the_calendar_begins_after_the_years_that_are_counted():
     assert [sessions_a_year(code) for code in ("AIXK", "XSAU", "XTAE")] == [245, 249, 259]
     assert sessions_a_year(Calendar(code="XTAE")) == 259
 
 
 @pytest.mark.slow
 @pytest.mark.soak
-def test_the_codes_that_are_offered_are_those_that_can_be_built() -> None:
+def test_the_codes_that_are_offered_are_those_that_can_be_built():
     """Each from the first day that can be: the month before it cannot, or is before 1990."""
     names = exchange_calendars.get_calendar_names(include_aliases=False)
     for code in sorted({*names, *CALENDARS} - {"us_futures"}):  # a code of the user cannot be that
@@ -228,6 +224,6 @@ def test_the_codes_that_are_offered_are_those_that_can_be_built() -> None:
 
 
 @pytest.mark.parametrize("page", ["README.md", "dtml/README.md", "flows/README.md", "db/README.md"])
-def test_the_codes_on_the_pages_are_offered(page: str) -> None:
+def test_the_codes_on_the_pages_are_offered(page):
     text = (Path(__file__).parents[2] / page).read_text(encoding="utf-8")
     assert set(re.findall(r"\bX[A-Z]{3}\b", text)) <= CALENDARS

@@ -18,13 +18,13 @@ SOURCE = SimulatedSource()
 
 
 @pytest.fixture(scope="module")
-def bars() -> pd.DataFrame:
+def bars():
     return SOURCE.bars(LAST)
 
 
 def test_a_longer_history_restates_only_the_adjusted_closes_before_a_split_or_dividend(
-    bars: pd.DataFrame,
-) -> None:
+    bars,
+):
     key = ["symbol", "session"]
     until = pd.Timestamp(2021, 3, 11)
     earlier = SOURCE.bars(until.date()).set_index(key).sort_index()
@@ -40,8 +40,8 @@ def test_a_longer_history_restates_only_the_adjusted_closes_before_a_split_or_di
 
 
 def test_the_sign_of_the_leaders_last_move_reaches_the_best_possible_accuracy(
-    bars: pd.DataFrame,
-) -> None:
+    bars,
+):
     market = SOURCE.market
     change = bars.pivot(index="session", columns="symbol", values="adj_close").pct_change(
         fill_method=None
@@ -59,15 +59,15 @@ def test_the_sign_of_the_leaders_last_move_reaches_the_best_possible_accuracy(
     assert np.corrcoef(index[2:], index[1:-1])[0, 1] < 0.1
 
 
-def test_what_can_be_reached_is_said() -> None:
+def test_what_can_be_reached_is_said():
     figures = r"0\.705 .*20 followers, 0\.500 .*10 leaders, 0\.637 .*all"
     assert re.search(figures, SOURCE.remark())
     assert SOURCE.remark().endswith("rank IC of 0.48")
 
 
 def test_it_carries_splits_dividends_halts_and_a_listing_and_every_bar_is_good(
-    bars: pd.DataFrame,
-) -> None:
+    bars,
+):
     market = load_market("simulated")
     sessions = sessions_between(SOURCE.calendar, SOURCE.market.start, LAST)
     checked = check(

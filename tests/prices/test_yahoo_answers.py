@@ -2,7 +2,6 @@
 
 import json
 import re
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,7 @@ REFUSAL = {"result": None, "error": {"code": "Unauthorized", "description": "Inv
 PRICES = ("open", "high", "low", "close")
 
 
-def chart(currency: str = "USD", kind: str = "EQUITY", **events: Any) -> dict[str, Any]:
+def chart(currency="USD", kind="EQUITY", **events):
     """A chart of two sessions, the second without prices; dividends by their moment."""
     quote = {name: [250.0, None] for name in PRICES} | {"volume": [1000, 0]}
     result = {
@@ -25,10 +24,10 @@ def chart(currency: str = "USD", kind: str = "EQUITY", **events: Any) -> dict[st
     return {"chart": {"result": [result], "error": None}}
 
 
-def read(answer: Any, http_status: int = 200) -> dict[str, Any]:
+def read(answer, http_status=200):
     """The result in the chart that yfinance is given for an answer."""
     (result,) = read_chart(http_status, HOST, json.dumps(answer).encode())["chart"]["result"]
-    return result  # type: ignore[no-any-return]
+    return result
 
 
 @pytest.mark.parametrize("http_status", [401, 403])
@@ -41,9 +40,7 @@ def read(answer: Any, http_status: int = 200) -> dict[str, Any]:
         (b"", f"unreadable answer from {HOST}"),
     ],
 )
-def test_a_refused_request_is_no_word_about_the_stock(
-    http_status: int, content: bytes, reason: str
-) -> None:
+def test_a_refused_request_is_no_word_about_the_stock(http_status, content, reason):
     with pytest.raises(AnswerError, match=reason) as refused:
         read_chart(http_status, HOST, content)
     assert refused.value.status == "unreachable"
@@ -62,7 +59,7 @@ def test_a_refused_request_is_no_word_about_the_stock(
         (json.dumps({"finance": REFUSAL}).encode(), "Invalid Crumb"),
     ],
 )
-def test_what_is_no_chart_is_malformed_and_says_what_it_is(content: bytes, words: str) -> None:
+def test_what_is_no_chart_is_malformed_and_says_what_it_is(content, words):
     with pytest.raises(AnswerError) as malformed:
         read_chart(200, HOST, content)
     assert malformed.value.status == "malformed"
@@ -78,12 +75,12 @@ def test_what_is_no_chart_is_malformed_and_says_what_it_is(content: bytes, words
         (200, chart()),
     ],
 )
-def test_a_chart_that_needs_nothing_is_given_as_it_is(http_status: int, answer: Any) -> None:
+def test_a_chart_that_needs_nothing_is_given_as_it_is(http_status, answer):
     assert read_chart(http_status, HOST, json.dumps(answer).encode()) == answer
 
 
 @pytest.mark.parametrize("left", [None, [], [{}], [{"adjclose": None}]])
-def test_adjusted_closes_that_are_not_there_stay_missing_but_for_an_index(left: Any) -> None:
+def test_adjusted_closes_that_are_not_there_stay_missing_but_for_an_index(left):
     for kind, expected in (("EQUITY", [None, None]), ("ETF", [None, None]), ("INDEX", [250, None])):
         answer = chart(kind=kind)
         indicators = answer["chart"]["result"][0]["indicators"]
@@ -97,7 +94,7 @@ def test_adjusted_closes_that_are_not_there_stay_missing_but_for_an_index(left: 
 @pytest.mark.parametrize(
     ("named", "currency"), [("GBp", "GBP"), ("GBX", "GBP"), ("ZAc", "ZAR"), ("ILA", "ILS")]
 )
-def test_prices_in_hundredths_of_a_currency_become_prices_in_it(named: str, currency: str) -> None:
+def test_prices_in_hundredths_of_a_currency_become_prices_in_it(named, currency):
     result = read(chart(named))
     (quote,), (adjusted,) = result["indicators"]["quote"], result["indicators"]["adjclose"]
     assert result["meta"]["currency"] == currency
@@ -122,9 +119,7 @@ def test_prices_in_hundredths_of_a_currency_become_prices_in_it(named: str, curr
         ("USD", None, 7.0),
     ],
 )
-def test_a_dividend_is_in_the_currency_of_the_prices_or_left_out(
-    quoted_in: str, paid_in: str | None, amount: float | None, kind: str
-) -> None:
+def test_a_dividend_is_in_the_currency_of_the_prices_or_left_out(quoted_in, paid_in, amount, kind):
     event = {"date": 1, "amount": 7.0} | ({} if paid_in is None else {"currency": paid_in})
     split = {"1": {"date": 1, "numerator": 2, "denominator": 1}}
     result = read(chart(quoted_in, **{kind: {"1": event}, "splits": split}))

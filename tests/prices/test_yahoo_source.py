@@ -2,10 +2,8 @@
 
 import multiprocessing
 import re
-from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from datetime import date
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,9 +13,8 @@ from dtml.errors import UsageError
 from dtml.markets import Constituent, Index, Market
 from dtml.prices.alignment import restated_symbols
 from dtml.prices.bars import BAR_COLUMNS, bars_frame
-from dtml.sources import Fetched
 from dtml.sources.yahoo import YahooSource
-from tests.support.fake_yahoo import FakeYahoo, Fault
+from tests.support.fake_yahoo import FakeYahoo
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +23,7 @@ FIRST, LAST = date(2024, 3, 4), SESSIONS[-1].date()
 SYMBOLS = ("AAA", "BBB", "CCC", "DDD", "EEE", "FFF", "GGG", "HHH")
 
 
-def history(level: float, sessions: pd.DatetimeIndex = SESSIONS) -> pd.DataFrame:
+def history(level, sessions=SESSIONS):
     close = level + np.arange(len(sessions)) / 4
     table = pd.DataFrame(
         {"symbol": "as asked", "session": sessions, "open": close - 0.5, "close": close}
@@ -36,11 +33,11 @@ def history(level: float, sessions: pd.DatetimeIndex = SESSIONS) -> pd.DataFrame
     )
 
 
-def prices(*symbols: str) -> dict[str, pd.DataFrame]:
+def prices(*symbols):
     return {symbol: history(50 + 10 * place) for place, symbol in enumerate(symbols)}
 
 
-def market(*symbols: str) -> Market:
+def market(*symbols):
     constituents = tuple(Constituent(symbol.lower(), symbol) for symbol in symbols)
     return Market(
         name="small",
@@ -53,23 +50,21 @@ def market(*symbols: str) -> Market:
     )
 
 
-def fetch(
-    where: Market, first: Mapping[str, date], last: date, timeout: float, threads: int, times: int
-) -> list[Fetched]:
+def fetch(where, first, last, timeout, threads, times):
     source = YahooSource(where, threads=threads, timeout=timeout)
     return [source.fetch(first, last) for _ in range(times)]
 
 
 def ask_in(
-    environment: Mapping[str, str],
-    where: Market,
+    environment,
+    where,
     *,
-    first: Mapping[str, date] | None = None,
-    last: date = LAST,
-    timeout: float = 5.0,
-    threads: int = 4,
-    times: int = 1,
-) -> list[Fetched]:
+    first=None,
+    last=LAST,
+    timeout=5.0,
+    threads=4,
+    times=1,
+):
     """Fetch in a process of its own, which alone sees this environment."""
     asked = first or dict.fromkeys([*where.symbols, where.index.symbol], FIRST)
     with pytest.MonkeyPatch.context() as patch:
@@ -79,15 +74,15 @@ def ask_in(
             return pool.submit(fetch, where, asked, last, timeout, threads, times).result()
 
 
-def ask(yahoo: FakeYahoo, where: Market, **how: Any) -> list[Fetched]:
+def ask(yahoo, where, **how):
     return ask_in(yahoo.environment(), where, **how)
 
 
-def statuses(fetched: Fetched) -> dict[str, str]:
+def statuses(fetched):
     return dict(zip(fetched.outcomes["symbol"], fetched.outcomes["status"], strict=True))
 
 
-def status_and_detail(fetched: Fetched) -> dict[str, tuple[str, str]]:
+def status_and_detail(fetched):
     outcomes = fetched.outcomes.set_index("symbol")
     return dict(
         zip(outcomes.index, zip(outcomes["status"], outcomes["detail"], strict=True), strict=True)
@@ -95,7 +90,7 @@ def status_and_detail(fetched: Fetched) -> dict[str, tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def good() -> Iterator[tuple[FakeYahoo, list[Fetched]]]:
+def good():
     """Two fetches of one process, with a dividend, a split and bars without
     values among what they bring.
     """
@@ -114,8 +109,8 @@ def good() -> Iterator[tuple[FakeYahoo, list[Fetched]]]:
 
 
 def test_bars_arrive_under_the_markets_symbols_on_sessions_of_the_exchange(
-    good: tuple[FakeYahoo, list[Fetched]],
-) -> None:
+    good,
+):
     yahoo, (fetched, _) = good
     index = fetched.bars[fetched.bars["symbol"] == "index"].reset_index(drop=True)
     expected = (
@@ -144,8 +139,8 @@ def test_bars_arrive_under_the_markets_symbols_on_sessions_of_the_exchange(
 
 @pytest.mark.soak
 def test_every_fetch_asks_once_for_each_symbol_from_its_own_first_session(
-    good: tuple[FakeYahoo, list[Fetched]],
-) -> None:
+    good,
+):
     yahoo, fetches = good
     assert yahoo.requests == dict.fromkeys(["AAA", "BBB", "CCC", "^IDX"], len(fetches))
     last = str(SESSIONS[11].date())
@@ -154,8 +149,8 @@ def test_every_fetch_asks_once_for_each_symbol_from_its_own_first_session(
 
 
 @pytest.mark.soak
-def test_every_way_to_fail_has_its_own_outcome_and_costs_no_other_symbol_its_bars() -> None:
-    faults: dict[str, Fault] = {
+def test_every_way_to_fail_has_its_own_outcome_and_costs_no_other_symbol_its_bars():
+    faults = {
         "AAA": "500",
         "BBB": "html",
         "CCC": "slow",
@@ -188,7 +183,7 @@ def test_every_way_to_fail_has_its_own_outcome_and_costs_no_other_symbol_its_bar
 
 
 @pytest.mark.soak
-def test_at_the_first_rate_limit_the_rest_is_not_asked_for_and_what_came_is_kept() -> None:
+def test_at_the_first_rate_limit_the_rest_is_not_asked_for_and_what_came_is_kept():
     with FakeYahoo(prices(*SYMBOLS, "^IDX"), rate_limit_after=3) as yahoo:
         (fetched,) = ask(yahoo, market(*SYMBOLS), threads=2)
     counts = fetched.outcomes["status"].value_counts().to_dict()
@@ -204,7 +199,7 @@ def test_at_the_first_rate_limit_the_rest_is_not_asked_for_and_what_came_is_kept
 
 
 @pytest.mark.soak
-def test_when_nothing_answers_the_fetch_gives_up_after_five_symbols() -> None:
+def test_when_nothing_answers_the_fetch_gives_up_after_five_symbols():
     with FakeYahoo({}) as yahoo:
         unreachable = yahoo.environment()
     (fetched,) = ask_in(unreachable, market(*SYMBOLS, "III", "JJJ"), threads=4)
@@ -217,7 +212,7 @@ def test_when_nothing_answers_the_fetch_gives_up_after_five_symbols() -> None:
     assert tuple(fetched.bars.columns) == BAR_COLUMNS
 
 
-def test_a_symbol_that_the_market_does_not_list_is_a_mistake() -> None:
+def test_a_symbol_that_the_market_does_not_list_is_a_mistake():
     with pytest.raises(UsageError, match=r"small .*not list bbb: "):
         YahooSource(market("AAA")).fetch({"aaa": FIRST, "bbb": FIRST}, LAST)
 
@@ -235,8 +230,8 @@ RESTATED = {
 
 @pytest.mark.parametrize("name", RESTATED)
 def test_a_dividend_and_a_split_restate_the_bars_before_them_and_nothing_else_does(
-    name: str,
-) -> None:
+    name,
+):
     columns, last, factor, expected = RESTATED[name]
     first = SESSIONS[12] if last == SESSIONS[12] else SESSIONS[0]
     stored = pd.concat([history(50).assign(symbol="AAA"), history(90).assign(symbol="BBB")])

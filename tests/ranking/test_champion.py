@@ -5,13 +5,10 @@ another when nights have shown it.
 import re
 from dataclasses import replace
 from datetime import UTC, date, datetime
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from jaxtyping import Float
-from numpy import ndarray
 
 from db.engine import reading, transaction
 from db.read import read
@@ -24,7 +21,6 @@ from dtml.markets import read_market
 from dtml.markets.definition import EARNED
 from dtml.prices.sessions import next_session, sessions_between
 from flows.nightly import ranking
-from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night
 from flows.nightly.ranking import promote
 from flows.service.alerts import after_night
@@ -38,7 +34,7 @@ NIGHTS = 120
 
 
 @pytest.fixture
-def earning(context: MarketContext) -> MarketContext:
+def earning(context):
     """The market of the nights, with history enough for rankers, which lets its
     candidates earn their place.
     """
@@ -46,14 +42,14 @@ def earning(context: MarketContext) -> MarketContext:
     return replace(context, experiment=varied, market=replace(context.market, ranker=EARNED))
 
 
-def stored(context: MarketContext, target: date | None = None) -> dict[str, object]:
+def stored(context, target=None):
     with reading(context.engine) as conn:
         row = rankings.champion(conn, context.name, target)
     assert row is not None
     return row
 
 
-def score(context: MarketContext, gain: float) -> list[date]:
+def score(context, gain):
     """Store scores of nights from the first target on, in which boosting has
     that gain; return their targets.
     """
@@ -77,8 +73,8 @@ def score(context: MarketContext, gain: float) -> list[date]:
 
 @pytest.mark.soak
 def test_the_first_champion_is_chosen_by_a_walk_and_speaks_on_the_night(
-    earning: MarketContext,
-) -> None:
+    earning,
+):
     after_nights(earning, AS_OF)
     first = stored(earning)
     assert (first["since"], first["replaced"], first["gain"]) == (TARGET, None, None)
@@ -98,8 +94,8 @@ def test_the_first_champion_is_chosen_by_a_walk_and_speaks_on_the_night(
 
 @pytest.mark.parametrize("gain", [0.2, 0.0])
 def test_a_better_candidate_replaces_the_champion_once_and_an_equal_one_does_not(
-    earning: MarketContext, gain: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    earning, gain, monkeypatch
+):
     crown(earning)
     days = score(earning, gain)
     last, ordered, since = days[NIGHTS - 1 : NIGHTS + 2]
@@ -120,8 +116,8 @@ def test_a_better_candidate_replaces_the_champion_once_and_an_equal_one_does_not
 
 
 def test_a_night_run_late_sees_no_later_score_and_changes_no_night_that_was_ordered(
-    earning: MarketContext,
-) -> None:
+    earning,
+):
     crown(earning)
     days = score(earning, 0.2)
     early, late = days[TENURE // 2], days[NIGHTS - 9]
@@ -143,7 +139,7 @@ def test_a_night_run_late_sees_no_later_score_and_changes_no_night_that_was_orde
     assert (made["since"], made["nights"]) == (following, NIGHTS - 8)
 
 
-def test_a_market_names_its_candidates(tmp_path: Path) -> None:
+def test_a_market_names_its_candidates(tmp_path):
     file = tmp_path / "home.toml"
     file.write_text(f'ranker = "earned"\ncandidates = ["ridge", "lstm_relative"]\n{small_market()}')
     assert read_market(file).eligible_rankers == ("ridge", "lstm_relative")
@@ -157,7 +153,7 @@ def test_a_market_names_its_candidates(tmp_path: Path) -> None:
             read_market(file)
 
 
-def crown(context: MarketContext, **known: object) -> None:
+def crown(context, **known):
     """Store a champion: ridge, from the first target on, chosen by no nights."""
     row = dict.fromkeys(("replaced", "gain", "stake", "needed"))
     row |= {"market": context.name, "since": TARGET, "predictor": "ridge", "nights": 0}
@@ -165,7 +161,7 @@ def crown(context: MarketContext, **known: object) -> None:
         save(conn, "champion", row | {"decided_at": datetime.now(UTC)} | known)
 
 
-def promoted_after(gains: Float[ndarray, " nights"], challengers: int = 1) -> int | None:
+def promoted_after(gains, challengers=1):
     """The nights after which the evidence suffices, asked every night."""
     for night in range(TENURE, len(gains) + 1):
         if evidence("b", gains[:night], challengers=challengers).suffices:
@@ -175,14 +171,14 @@ def promoted_after(gains: Float[ndarray, " nights"], challengers: int = 1) -> in
 
 @pytest.mark.soak
 @pytest.mark.parametrize("deviation", [0.1, 0.25, 0.5])
-def test_equals_are_exchanged_in_fewer_than_one_year_in_twenty(deviation: float) -> None:
+def test_equals_are_exchanged_in_fewer_than_one_year_in_twenty(deviation):
     random = np.random.default_rng(5)
     years = [promoted_after(random.normal(0, deviation, YEAR).clip(-2, 2)) for _ in range(100)]
     assert np.mean([each is not None for each in years]) < 0.05
 
 
 @pytest.mark.slow
-def test_equals_whose_outcomes_overlap_are_not_exchanged_by_one_lucky_outcome() -> None:
+def test_equals_whose_outcomes_overlap_are_not_exchanged_by_one_lucky_outcome():
     random = np.random.default_rng(8)
     overlap, nights = 20, 2 * YEAR
     stakes = []
@@ -196,8 +192,8 @@ def test_equals_whose_outcomes_overlap_are_not_exchanged_by_one_lucky_outcome() 
 @pytest.mark.slow
 @pytest.mark.parametrize("before", [0, 97, 400])
 def test_a_champion_whose_edge_goes_to_a_challenger_is_replaced_within_sixty_nights(
-    before: int,
-) -> None:
+    before,
+):
     """The edge is that of the simulated market: a rank IC of .45 against 0,
     whatever the nights before said.
     """
@@ -212,7 +208,7 @@ def test_a_champion_whose_edge_goes_to_a_challenger_is_replaced_within_sixty_nig
     assert np.mean(np.array(delays) <= 60) >= 0.8
 
 
-def test_the_stake_by_hand() -> None:
+def test_the_stake_by_hand():
     """After one night: half was bet from the start; of the year's restarts one
     has begun before the night.
     """
@@ -224,13 +220,13 @@ def test_the_stake_by_hand() -> None:
     assert evidence("b", np.array([])).stake == 1.0
 
 
-def test_unknown_nights_are_left_out_and_several_challengers_share_the_error() -> None:
+def test_unknown_nights_are_left_out_and_several_challengers_share_the_error():
     gains = np.array([0.3, np.nan, -0.2])
     assert evidence("b", gains) == evidence("b", gains[[0, 2]])
     assert evidence("b", gains, challengers=3).needed == in_float64(60)
 
 
-def test_a_new_champion_speaks_for_a_while_and_the_best_challenger_comes_next() -> None:
+def test_a_new_champion_speaks_for_a_while_and_the_best_challenger_comes_next():
     early, sure, surer = (
         Evidence(name, stake, 20.0, nights, 0.5)
         for name, stake, nights in (
@@ -244,7 +240,7 @@ def test_a_new_champion_speaks_for_a_while_and_the_best_challenger_comes_next() 
 
 
 @pytest.mark.soak
-def test_a_promotion_is_told_once_with_its_evidence(earning: MarketContext) -> None:
+def test_a_promotion_is_told_once_with_its_evidence(earning):
     after_nights(earning, AS_OF)
     since = next_session("XNYS", TARGET)
     evidence = {"nights": 33, "gain": 0.25, "stake": 70.0, "needed": 60.0}

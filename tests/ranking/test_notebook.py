@@ -1,8 +1,5 @@
 """The interface for notebooks: what it takes, and what it says of a mistake."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from dtml import Study
@@ -14,7 +11,7 @@ FIRST, LAST = "2024-01-02", "2024-06-28"
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> tuple[str, str]:
+def files(tmp_path):
     """A market's file and the file of its prices, as a notebook names them."""
     market, prices = tmp_path / "home.toml", tmp_path / "prices.csv"
     market.write_text(small_market(source="files"))
@@ -22,7 +19,7 @@ def files(tmp_path: Path) -> tuple[str, str]:
     return str(market), str(prices)
 
 
-def test_files_and_days_may_be_texts(files: tuple[str, str], store_url: str) -> None:
+def test_files_and_days_may_be_texts(files, store_url):
     market, prices = files
     assert not Study(market, FIRST, LAST, prices=prices).bars.empty
     assert Night(market, str(AS_OF), prices=prices).row["as_of"] == AS_OF
@@ -36,9 +33,7 @@ def test_files_and_days_may_be_texts(files: tuple[str, str], store_url: str) -> 
         ({"first": FIRST, "leg": "tomorrow"}, "unknown leg 'tomorrow': choose one of next_close"),
     ],
 )
-def test_a_study_says_what_is_wrong_with_its_days_and_its_leg(
-    files: tuple[str, str], options: dict[str, Any], words: str
-) -> None:
+def test_a_study_says_what_is_wrong_with_its_days_and_its_leg(files, options, words):
     market, prices = files
     with pytest.raises(UsageError, match=words):
         Study(market, prices=prices, **options)

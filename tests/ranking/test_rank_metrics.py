@@ -26,7 +26,7 @@ DAYS, STOCKS = 61, 37
 ENDS = ("rank_ic", "rank_ic_low", "rank_ic_high", "acc", "acc_low", "acc_high")
 
 
-def made(seed: int = 0, skill: float = 0.2) -> tuple[np.ndarray, np.ndarray]:
+def made(seed=0, skill=0.2):
     drawn = np.random.default_rng(seed)
     scores, noise = drawn.standard_normal((2, DAYS, STOCKS))
     outcome = 0.01 * (skill * scores + noise) + 0.02 * drawn.standard_normal((DAYS, 1))
@@ -35,7 +35,7 @@ def made(seed: int = 0, skill: float = 0.2) -> tuple[np.ndarray, np.ndarray]:
     return both_known(np.round(scores, 1), outcome)  # with ties
 
 
-def test_the_residual_ic_is_of_what_least_squares_on_the_rules_leave() -> None:
+def test_the_residual_ic_is_of_what_least_squares_on_the_rules_leave():
     scores, outcome = made()
     drawn = np.random.default_rng(1)
     rules = [scores + drawn.standard_normal(scores.shape), drawn.standard_normal(scores.shape)]
@@ -56,7 +56,7 @@ def test_the_residual_ic_is_of_what_least_squares_on_the_rules_leave() -> None:
     assert np.isnan(residual_ics(scores, outcome, [])).all()
 
 
-def test_upper_and_lower_ic_are_of_the_halves_of_the_ranking() -> None:
+def test_upper_and_lower_ic_are_of_the_halves_of_the_ranking():
     scores, outcome = made()
     outcome = np.where(scores > np.nanmedian(scores, axis=1)[:, None], outcome, -scores)
     found = score_each_day(scores, outcome)
@@ -69,7 +69,7 @@ def test_upper_and_lower_ic_are_of_the_halves_of_the_ranking() -> None:
 
 
 @pytest.mark.slow
-def test_daily_figures_are_those_of_scipy_and_scikit_learn() -> None:
+def test_daily_figures_are_those_of_scipy_and_scikit_learn():
     scores, outcome = made()
     ics, aucs, counts = (
         rank_ics(scores, outcome),
@@ -96,21 +96,21 @@ def test_daily_figures_are_those_of_scipy_and_scikit_learn() -> None:
     assert found["icir"] == in_float64(ics.mean() / ics.std())
 
 
-def test_a_decile_spread_is_the_mean_of_the_best_tenth_less_that_of_the_worst() -> None:
+def test_a_decile_spread_is_the_mean_of_the_best_tenth_less_that_of_the_worst():
     outcome = np.arange(20.0)[None] / 100
     assert decile_spreads(outcome, outcome)[0] == in_float64((0.185) - 0.005)
     at_the_edges = np.arange(11.0)[None]  # two stocks at either end
     assert decile_spreads(at_the_edges, at_the_edges)[0] == in_float64(9.5 - 0.5)
 
 
-def test_the_t_of_four_days_by_hand() -> None:
+def test_the_t_of_four_days_by_hand():
     """One lag: mean .25; squares .0225 .0025 .0225 .0025 add up to .05, neighbours to .0075, which
     count half, twice.
     """
     assert rank_ic_t(np.array([0.1, 0.2, 0.4, 0.3])) == in_float64(0.25 * 4 / 0.0575**0.5)
 
 
-def test_what_all_stocks_do_together_changes_no_figure() -> None:
+def test_what_all_stocks_do_together_changes_no_figure():
     scores, outcome = made()
     market = np.random.default_rng(3).standard_normal((DAYS, 1))
     found = score_ranking(scores, outcome)
@@ -118,7 +118,7 @@ def test_what_all_stocks_do_together_changes_no_figure() -> None:
     assert [moved[name] for name in ENDS] == [found[name] for name in ENDS]
 
 
-def test_below_twenty_days_there_is_no_interval_and_a_day_of_four_stocks_does_not_count() -> None:
+def test_below_twenty_days_there_is_no_interval_and_a_day_of_four_stocks_does_not_count():
     scores, outcome = made()
     few = score_ranking(scores[:19], outcome[:19])
     assert np.isnan([few["rank_ic_low"], few["acc_high"]]).all()
@@ -126,7 +126,7 @@ def test_below_twenty_days_there_is_no_interval_and_a_day_of_four_stocks_does_no
     assert score_ranking(scores, outcome)["days"] == DAYS - 1
 
 
-def test_days_scored_together_have_the_figures_of_each_day_alone() -> None:
+def test_days_scored_together_have_the_figures_of_each_day_alone():
     scores, outcome = made()
     scores[1, 4:] = np.nan  # too few stocks
     scores[2] = 0.5  # no order
@@ -139,7 +139,7 @@ def test_days_scored_together_have_the_figures_of_each_day_alone() -> None:
 
 
 @pytest.mark.slow
-def test_intervals_of_rankings_without_skill_hold_zero_about_as_often_as_they_say() -> None:
+def test_intervals_of_rankings_without_skill_hold_zero_about_as_often_as_they_say():
     held = [score_ranking(*made(seed, skill=0.0)) for seed in range(60)]
     # of a binomial of .95, .0003 lie below
     assert sum(each["rank_ic_low"] <= 0 <= each["rank_ic_high"] for each in held) >= 52

@@ -3,7 +3,6 @@ formulas and laws.
 """
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -14,7 +13,6 @@ from sklearn.linear_model import Ridge as TheirRidge
 
 from dtml.errors import DtmlError
 from dtml.evaluation.splits import GAP
-from dtml.markets.definition import Leg
 from dtml.ranking.features import (
     FEATURE_SETS,
     FEATURES,
@@ -27,7 +25,7 @@ from dtml.ranking.features import (
 )
 from dtml.ranking.models import BoostingConfig, RidgeConfig, blend, fit_boosting, fit_ridge
 from dtml.ranking.outcomes import LEGS, measured_legs, outcomes, sessions_to
-from dtml.ranking.panel import Panel, ranked
+from dtml.ranking.panel import ranked
 from dtml.ranking.rankers import (
     Rankers,
     RankersConfig,
@@ -49,17 +47,17 @@ PRICES = ["open", "high", "low", "close", "adj_close"]
 OF_ONE_STOCK = {name: each for name, each in FEATURES.items() if not name.startswith("less_peers")}
 
 
-def one(bars: pd.DataFrame, symbol: str = STOCK) -> pd.DataFrame:
+def one(bars, symbol=STOCK):
     return bars[bars["symbol"] == symbol].set_index("session").sort_index()
 
 
-def full_bars() -> pd.DataFrame:
+def full_bars():
     """Bars of the stocks that have one on every session."""
     bars = made_bars()
     return bars.loc[~bars["symbol"].isin(["S00", "S01", "S02"])]
 
 
-def by_hand(bars: pd.DataFrame) -> dict[str, float]:
+def by_hand(bars):
     """The features of one stock on one day, by the formulas of pandas."""
     stock = one(bars).iloc[: DAY + 1]
     opened, high, low, close, volume = (
@@ -106,7 +104,7 @@ def by_hand(bars: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def test_every_feature_is_its_formula() -> None:
+def test_every_feature_is_its_formula():
     bars = full_bars()
     panel = made_panel(bars)
     held, column = Bars.of(panel), panel.symbols.index(STOCK)
@@ -115,7 +113,7 @@ def test_every_feature_is_its_formula() -> None:
 
 
 @pytest.mark.slow
-def test_a_feature_says_how_many_bars_it_reads() -> None:
+def test_a_feature_says_how_many_bars_it_reads():
     bars = full_bars()
     panel = made_panel(bars)
     held = Bars.of(panel)
@@ -131,7 +129,7 @@ def test_a_feature_says_how_many_bars_it_reads() -> None:
         np.testing.assert_allclose(after, values[DAY], rtol=1e-9, atol=1e-12, err_msg=name)
 
 
-def peers_by_hand(returns: pd.DataFrame, day: int) -> pd.DataFrame:
+def peers_by_hand(returns, day):
     """The correlations from which the peers of a day's month are chosen: those
     of returns less the day's mean.
     """
@@ -141,7 +139,7 @@ def peers_by_hand(returns: pd.DataFrame, day: int) -> pd.DataFrame:
     return seen.sub(seen.mean(axis=1), axis=0).corr()
 
 
-def test_the_return_of_peers_is_that_of_the_stocks_a_stock_moved_with_before_the_month() -> None:
+def test_the_return_of_peers_is_that_of_the_stocks_a_stock_moved_with_before_the_month():
     drawn = np.random.default_rng(4)
     sectors = drawn.standard_normal((400, 3))
     values = 0.01 * (sectors[:, np.arange(36) % 3] + drawn.standard_normal((400, 36)))
@@ -157,10 +155,10 @@ def test_the_return_of_peers_is_that_of_the_stocks_a_stock_moved_with_before_the
 
 
 @pytest.mark.slow
-def test_no_feature_reads_a_later_bar_and_a_rescaled_past_changes_no_price_feature() -> None:
+def test_no_feature_reads_a_later_bar_and_a_rescaled_past_changes_no_price_feature():
     bars = made_bars()
 
-    def seen(bars: pd.DataFrame) -> np.ndarray:
+    def seen(bars):
         return ranked_features(made_panel(bars), feature_set="long")[: DAY + 1]
 
     later, rescaled = bars.copy(), bars.copy()
@@ -170,13 +168,13 @@ def test_no_feature_reads_a_later_bar_and_a_rescaled_past_changes_no_price_featu
         assert np.array_equal(seen(changed), seen(bars), equal_nan=True)
 
 
-def test_ranks_lie_between_minus_and_plus_one_half_share_ties_and_keep_what_is_missing() -> None:
+def test_ranks_lie_between_minus_and_plus_one_half_share_ties_and_keep_what_is_missing():
     found = ranked(np.array([[3.0, 1.0, 1.0, np.nan, 9.0], [np.nan, 5.0, np.nan, np.nan, np.nan]]))
     assert_arrays_close_in_float64(found[0], [1 / 6, -1 / 3, -1 / 3, np.nan, 0.5])
     assert_arrays_close_in_float64(found[1], [np.nan, 0.0, np.nan, np.nan, np.nan])
 
 
-def test_a_bar_without_volume_is_none_unless_the_source_has_no_volumes() -> None:
+def test_a_bar_without_volume_is_none_unless_the_source_has_no_volumes():
     bars, third = made_bars(), 2
     early = (bars["symbol"] == "S02") & (bars["session"] < SESSIONS[200])
     later = bars["volume"].mask(early, 0.0)  # nobody knew of volumes to come
@@ -185,7 +183,7 @@ def test_a_bar_without_volume_is_none_unless_the_source_has_no_volumes() -> None
         assert np.isfinite(closes).tolist() == [is_there] * 3
 
 
-def test_all_four_prices_are_adjusted_by_one_factor() -> None:
+def test_all_four_prices_are_adjusted_by_one_factor():
     bars = made_bars()
     early = bars["session"] < SESSIONS[150]
     halved = bars.assign(adj_close=bars["close"].where(~early, bars["close"] / 2))
@@ -209,9 +207,7 @@ def test_all_four_prices_are_adjusted_by_one_factor() -> None:
         ("twenty_days", ("open", 1), ("open", 21)),
     ],
 )
-def test_a_leg_is_the_ratio_of_its_two_prices_and_needs_the_bars_it_says(
-    leg: Leg, begin: tuple[str, int], end: tuple[str, int]
-) -> None:
+def test_a_leg_is_the_ratio_of_its_two_prices_and_needs_the_bars_it_says(leg, begin, end):
     stock, panel = one(made_bars()), made_panel()
     first, last = (stock[name].shift(-sessions) for name, sessions in (begin, end))
     found = outcomes(panel, leg)[:, panel.symbols.index(STOCK)]
@@ -219,7 +215,7 @@ def test_a_leg_is_the_ratio_of_its_two_prices_and_needs_the_bars_it_says(
     assert np.isnan(found).sum() == sessions_to(leg)
 
 
-def test_prices_of_closes_alone_measure_no_return_from_or_to_an_open() -> None:
+def test_prices_of_closes_alone_measure_no_return_from_or_to_an_open():
     bars = made_bars()
     closes = bars.assign(open=bars["close"], high=bars["close"], low=bars["close"])
     panel = made_panel(closes)
@@ -231,11 +227,14 @@ def test_prices_of_closes_alone_measure_no_return_from_or_to_an_open() -> None:
     assert measured_legs(made_panel(closes)) == LEGS
 
 
-def test_a_change_of_unit_is_no_outcome_and_no_feature_reads_across_it() -> None:
-    panel = made_panel(leaping(columns=PRICES))
+def test_a_change_of_unit_is_no_outcome_and_no_feature_reads_across_it():
+    bars = made_bars()
+    leapt = (bars["symbol"] == STOCK) & bars["session"].isin(SESSIONS[DAY:])
+    bars.loc[leapt, PRICES] *= 10
+    panel = made_panel(bars)
     column = panel.symbols.index(STOCK)
     for leg, gone in {"next_close": [DAY - 1], "five_days": list(range(DAY - 6, DAY))}.items():
-        found = outcomes(panel, leg, max_return=0.5)[: DAY + 2, column]  # type: ignore[arg-type]
+        found = outcomes(panel, leg, max_return=0.5)[: DAY + 2, column]
         assert np.flatnonzero(np.isnan(found)).tolist() == gone
     names = list(FEATURES)
     after = ranked_features(panel, max_return=0.5)[DAY, column]
@@ -243,7 +242,7 @@ def test_a_change_of_unit_is_no_outcome_and_no_feature_reads_across_it() -> None
     assert np.isfinite(after[names.index("session")])
 
 
-def test_a_ridge_is_scikit_learns() -> None:
+def test_a_ridge_is_scikit_learns():
     drawn = np.random.default_rng(5)
     x, y = drawn.uniform(-0.5, 0.5, (311, 13)), drawn.uniform(-0.5, 0.5, 311)
     ours = fit_ridge(x, y, RidgeConfig(penalty=0.3)).score(x)
@@ -251,7 +250,7 @@ def test_a_ridge_is_scikit_learns() -> None:
     assert_arrays_close_in_float64(ours, theirs)
 
 
-def test_a_boosting_in_arrays_is_that_of_scikit_learn_also_where_features_are_missing() -> None:
+def test_a_boosting_in_arrays_is_that_of_scikit_learn_also_where_features_are_missing():
     drawn = np.random.default_rng(6)
     x = drawn.uniform(-0.5, 0.5, (2003, 7)).astype(np.float32)
     y = np.where(x[:, 0] > 0.1, 0.3, -0.2) * x[:, 3] + 0.1 * drawn.standard_normal(2003)
@@ -271,7 +270,7 @@ def test_a_boosting_in_arrays_is_that_of_scikit_learn_also_where_features_are_mi
     )
 
 
-def test_the_slope_of_the_probabilities_is_that_of_a_logistic_regression() -> None:
+def test_the_slope_of_the_probabilities_is_that_of_a_logistic_regression():
     drawn = np.random.default_rng(8)
     rank = drawn.uniform(-0.5, 0.5, (37, 29))
     relative = np.where(drawn.random((37, 29)) < 1 / (1 + np.exp(-2 * rank)), 0.3, -0.3)
@@ -285,7 +284,7 @@ def test_the_slope_of_the_probabilities_is_that_of_a_logistic_regression() -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("models", [2, 3])
-def test_equal_means_of_ranks_are_equal_blends_and_ordered_by_symbol(models: int) -> None:
+def test_equal_means_of_ranks_are_equal_blends_and_ordered_by_symbol(models):
     drawn, stocks = np.random.default_rng(models), 97
     days = np.array([[drawn.permutation(stocks) for _ in range(40)] for _ in range(models)])
     blends = blend({str(name): each.astype(float) for name, each in enumerate(days)})
@@ -297,7 +296,7 @@ def test_equal_means_of_ranks_are_equal_blends_and_ordered_by_symbol(models: int
 
 
 @pytest.mark.slow
-def test_a_walk_finds_what_is_there_and_its_folds_know_no_outcome_of_what_they_score() -> None:
+def test_a_walk_finds_what_is_there_and_its_folds_know_no_outcome_of_what_they_score():
     history = reverting()
     walked = folds(history, SESSIONS[280], SESSIONS[400])
     second = 280 + RETRAIN_EVERY
@@ -315,7 +314,7 @@ def test_a_walk_finds_what_is_there_and_its_folds_know_no_outcome_of_what_they_s
 
 
 @pytest.mark.slow
-def test_later_bars_change_no_score_of_a_walk() -> None:
+def test_later_bars_change_no_score_of_a_walk():
     history, cut = reverting(), 340
     features, outcome = history.features.copy(), history.outcome.copy()
     features[cut:] *= -1
@@ -328,12 +327,12 @@ def test_later_bars_change_no_score_of_a_walk() -> None:
         assert np.array_equal(scores[:cut], other[name][:cut], equal_nan=True)
 
 
-def test_a_walk_that_begins_too_early_says_what_to_do() -> None:
+def test_a_walk_that_begins_too_early_says_what_to_do():
     with pytest.raises(DtmlError, match=r"begin later.*before 2020-01-02"):
         folds(reverting(), SESSIONS[100], SESSIONS[200])
 
 
-def test_every_rule_orders_by_its_feature() -> None:
+def test_every_rule_orders_by_its_feature():
     features = ranked_features(made_panel())
     for rule, (name, sign) in RULES.items():
         expected = sign * features[DAY, :, list(FEATURES).index(name)]
@@ -341,15 +340,7 @@ def test_every_rule_orders_by_its_feature() -> None:
     assert HISTORY == 296
 
 
-def leaping(*, columns: list[str], symbol: str = STOCK, last: int = len(SESSIONS)) -> pd.DataFrame:
-    """Bars of which a stock stands at ten times its prices from DAY on."""
-    bars = made_bars()
-    leapt = (bars["symbol"] == symbol) & bars["session"].isin(SESSIONS[DAY:last])
-    bars.loc[leapt, columns] *= 10
-    return bars
-
-
-def test_what_was_earned_overnight_and_by_day_is_the_product_of_its_returns() -> None:
+def test_what_was_earned_overnight_and_by_day_is_the_product_of_its_returns():
     bars, count = made_bars(), 60
     stock = bars[bars["symbol"] == STOCK].set_index("session").sort_index()
     panel = made_panel(bars)
@@ -364,13 +355,13 @@ def test_what_was_earned_overnight_and_by_day_is_the_product_of_its_returns() ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("leg", LEGS)
-def test_no_outcome_that_a_fold_trains_on_reads_a_price_of_the_days_it_scores(leg: str) -> None:
+def test_no_outcome_that_a_fold_trains_on_reads_a_price_of_the_days_it_scores(leg):
     panel = made_panel()
-    history = History.of(panel, leg)  # type: ignore[arg-type]
+    history = History.of(panel, leg)
     walked = folds(history, SESSIONS[280], SESSIONS[-40])
     for fold in walked:
         known = fold.scored.start  # prices from here on are unknown when the fold is trained
-        of_torn = outcomes(_torn_from(panel, known), leg)  # type: ignore[arg-type]
+        of_torn = outcomes(_torn_from(panel, known), leg)
         torn = np.where(history.there, of_torn, np.nan)
         trained = history.outcome[fold.trained]
         np.testing.assert_array_equal(torn[fold.trained], trained)
@@ -379,7 +370,7 @@ def test_no_outcome_that_a_fold_trains_on_reads_a_price_of_the_days_it_scores(le
         assert not np.array_equal(torn[stop], history.outcome[stop], equal_nan=True)
 
 
-def _torn_from(panel: Panel, position: int) -> Panel:
+def _torn_from(panel, position):
     """The panel with other prices from a position on."""
     drawn = np.random.default_rng(0)
     opened = panel.open.copy()
@@ -389,7 +380,7 @@ def _torn_from(panel: Panel, position: int) -> Panel:
     return replace(panel, open=opened, close=closed)
 
 
-def test_rankers_of_other_features_than_the_market_names_are_refused(tmp_path: Path) -> None:
+def test_rankers_of_other_features_than_the_market_names_are_refused(tmp_path):
     rows = np.random.default_rng(0).random((200, len(FEATURES))) - 0.5
     ridge = fit_ridge(rows, rows[:, 0], RidgeConfig())
     settings = {"market": "toy", "config": {"features": list(FEATURES), "networks": []}}

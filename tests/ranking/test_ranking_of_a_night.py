@@ -6,13 +6,12 @@ import logging
 import re
 from dataclasses import replace
 from datetime import date
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import spearmanr
-from sqlalchemy import Engine, text
+from sqlalchemy import text
 
 from db.engine import reading, transaction
 from db.read import read
@@ -21,9 +20,9 @@ from dtml.markets.definition import LEGS
 from dtml.prices.sessions import next_session, previous_session
 from dtml.ranking.features import RULES
 from flows.nightly import ranking
-from flows.nightly.context import MarketContext, Tonight
+from flows.nightly.context import Tonight
 from flows.nightly.night import run_night
-from flows.replay import Archive, replay_of
+from flows.replay import replay_of
 from flows.settings import data_folder
 from tests.support.bounds import in_float64
 from tests.support.nights import AS_OF, BARS, FrameSource, after_nights, without
@@ -32,7 +31,7 @@ TARGET = next_session("XNYS", AS_OF)
 PREDICTORS = {"ridge", "boosting", "blend", "dtml"}
 
 
-def said(context: MarketContext, target: date = TARGET) -> pd.DataFrame:
+def said(context, target=TARGET):
     with reading(context.engine) as conn:
         return read(
             conn,
@@ -43,14 +42,14 @@ def said(context: MarketContext, target: date = TARGET) -> pd.DataFrame:
         )
 
 
-def scored(context: MarketContext, span: str = "night") -> pd.DataFrame:
+def scored(context, span="night"):
     with reading(context.engine) as conn:
         return read(conn, "rank_score", market=context.name, span=span)
 
 
 def test_a_night_orders_its_stocks_by_every_predictor_and_a_rerun_adds_no_row(
-    ranking_context: MarketContext,
-) -> None:
+    ranking_context,
+):
     after_nights(ranking_context, AS_OF)
     made = said(ranking_context)
     assert set(made["predictor"]) == PREDICTORS
@@ -71,7 +70,7 @@ def test_a_night_orders_its_stocks_by_every_predictor_and_a_rerun_adds_no_row(
 
 
 @pytest.mark.soak
-def test_what_comes_after_a_night_changes_no_place_of_it(ranking_context: MarketContext) -> None:
+def test_what_comes_after_a_night_changes_no_place_of_it(ranking_context):
     after_nights(ranking_context, AS_OF)
     later = BARS["session"] > pd.Timestamp(AS_OF)
     prices = ["open", "high", "low", "close", "adj_close", "volume"]
@@ -87,9 +86,7 @@ def test_what_comes_after_a_night_changes_no_place_of_it(ranking_context: Market
     assert (both["score"] == both["score_again"]).all()
 
 
-def test_an_order_is_replayed_to_the_last_bit_and_a_change_of_it_is_told(
-    ranking_context: MarketContext, archive: Archive
-) -> None:
+def test_an_order_is_replayed_to_the_last_bit_and_a_change_of_it_is_told(ranking_context, archive):
     after_nights(ranking_context, AS_OF)
     night = archive.night(AS_OF)
     assert replay_of(archive, night).reasons == []
@@ -105,8 +102,8 @@ def test_an_order_is_replayed_to_the_last_bit_and_a_change_of_it_is_told(
 
 @pytest.mark.soak
 def test_orders_are_scored_beside_the_rules_over_each_return_once_it_is_known(
-    ranking_context: MarketContext,
-) -> None:
+    ranking_context,
+):
     after_nights(ranking_context, AS_OF, TARGET)
     following = next_session("XNYS", TARGET)
     run_night(ranking_context, following)
@@ -133,9 +130,7 @@ def test_orders_are_scored_beside_the_rules_over_each_return_once_it_is_known(
 
 
 @pytest.mark.soak
-def test_a_market_with_too_little_history_has_its_night_without_an_order(
-    context: MarketContext, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_market_with_too_little_history_has_its_night_without_an_order(context, caplog):
     with caplog.at_level(logging.WARNING, logger="flows.nightly.ranking"):
         assert run_night(context, AS_OF).row["status"] == "complete"
     assert said(context).empty
@@ -144,23 +139,23 @@ def test_a_market_with_too_little_history_has_its_night_without_an_order(
 
 @pytest.mark.soak
 def test_rankers_are_trained_again_when_the_policy_or_the_file_says_so(
-    ranking_context: MarketContext,
-) -> None:
+    ranking_context,
+):
     first = ranking.rankers_for(Tonight(fetched(ranking_context), AS_OF))
     assert first is not None
     later = date(2024, 10, 1)
     every = replace(ranking_context, market=replace(ranking_context.market, retrain=21))
-    assert ranking.rankers_for(Tonight(ranking_context, later), only_stored=True).row == first.row  # type: ignore[union-attr]
-    assert ranking.rankers_for(Tonight(fetched(every, later), later)).row["train_last"] == later  # type: ignore[union-attr]
+    assert ranking.rankers_for(Tonight(ranking_context, later), only_stored=True).row == first.row
+    assert ranking.rankers_for(Tonight(fetched(every, later), later)).row["train_last"] == later
     other = replace(ranking_context, market=replace(ranking_context.market, leg="open_to_open"))
-    assert ranking.rankers_for(Tonight(other, later)).row["leg"] == "open_to_open"  # type: ignore[union-attr]
+    assert ranking.rankers_for(Tonight(other, later)).row["leg"] == "open_to_open"
     never = replace(
         ranking_context, market=replace(ranking_context.market, retrain="never", name="other")
     )
     assert ranking.rankers_for(Tonight(never, later)) is None
 
 
-def fetched(context: MarketContext, as_of: date = AS_OF) -> MarketContext:
+def fetched(context, as_of=AS_OF):
     from flows.nightly.fetch import fetch_bars
 
     fetch_bars(context, as_of)
@@ -169,11 +164,11 @@ def fetched(context: MarketContext, as_of: date = AS_OF) -> MarketContext:
 
 @pytest.mark.soak
 def test_rankers_whose_checkpoint_is_lost_are_trained_again_and_others_lie_beside(
-    ranking_context: MarketContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    ranking_context, monkeypatch
+):
     fetched(ranking_context)
 
-    def trained(*, only_stored: bool = False) -> dict[str, Any]:
+    def trained(*, only_stored=False):
         found = ranking.rankers_for(Tonight(ranking_context, AS_OF), only_stored=only_stored)
         assert found is not None
         return found.row
@@ -186,7 +181,7 @@ def test_rankers_whose_checkpoint_is_lost_are_trained_again_and_others_lie_besid
     file.unlink()
     fit = ranking.fit_rankers
 
-    def other(*given: Any) -> Any:
+    def other(*given):
         return replace(fit(*given), slopes={"ridge": 1.0, "boosting": 1.0, "blend": 1.0})
 
     # as another processor computes other last bits
@@ -196,9 +191,7 @@ def test_rankers_whose_checkpoint_is_lost_are_trained_again_and_others_lie_besid
     assert trained()["id"] == trained(only_stored=True)["id"] == beside
 
 
-def test_a_night_that_trains_nothing_and_has_no_rankers_says_what_to_do(
-    ranking_context: MarketContext, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_night_that_trains_nothing_and_has_no_rankers_says_what_to_do(ranking_context, caplog):
     with caplog.at_level(logging.WARNING, logger="flows.nightly.ranking"):
         assert (
             ranking.rankers_for(Tonight(fetched(ranking_context), AS_OF), only_stored=True) is None
@@ -208,7 +201,7 @@ def test_a_night_that_trains_nothing_and_has_no_rankers_says_what_to_do(
 
 
 @pytest.mark.soak
-def test_a_corrected_price_corrects_the_score_of_an_order(ranking_context: MarketContext) -> None:
+def test_a_corrected_price_corrects_the_score_of_an_order(ranking_context):
     """Also where it moves no rank: the spread of the best less the worst is another."""
     after_nights(ranking_context, AS_OF, TARGET)
     following = next_session("XNYS", TARGET)
@@ -226,8 +219,8 @@ def test_a_corrected_price_corrects_the_score_of_an_order(ranking_context: Marke
 
 @pytest.mark.soak
 def test_returns_that_end_while_no_night_is_run_are_scored_by_the_next(
-    ranking_context: MarketContext,
-) -> None:
+    ranking_context,
+):
     after_nights(ranking_context, AS_OF, TARGET)
     run_night(ranking_context, date(2024, 8, 1))
     own = scored(ranking_context).query("target == @pd.Timestamp(@TARGET) and predictor == 'ridge'")
@@ -236,9 +229,7 @@ def test_returns_that_end_while_no_night_is_run_are_scored_by_the_next(
 
 
 @pytest.mark.soak
-def test_a_checkpoint_that_was_changed_serves_no_night(
-    ranking_context: MarketContext, engine: Engine
-) -> None:
+def test_a_checkpoint_that_was_changed_serves_no_night(ranking_context, engine):
     trained = ranking.train_rankers(Tonight(fetched(ranking_context), AS_OF))
     again = ranking.load_trained(ranking_context, trained.row)
     for name, model in trained.rankers.models.items():
@@ -250,8 +241,8 @@ def test_a_checkpoint_that_was_changed_serves_no_night(
 
 @pytest.mark.soak
 def test_a_ranked_stock_that_the_model_left_out_has_its_outcome(
-    ranking_context: MarketContext,
-) -> None:
+    ranking_context,
+):
     """The model needs a whole window; rankers do not."""
     gap = without(BARS, ["L02"], previous_session("XNYS", AS_OF))
     after_nights(replace(ranking_context, source=FrameSource(gap)), AS_OF, TARGET)

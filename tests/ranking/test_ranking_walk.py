@@ -5,13 +5,10 @@ stored, printed, and known when.
 import json
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from sqlalchemy import Engine
 
 from db.engine import transaction
 from db.save import save
@@ -25,13 +22,11 @@ from dtml.ranking.outcomes import LEGS
 from dtml.ranking.rankers import walk as walk_rankers
 from dtml.ranking.relative import RelativeConfig, RelativeModelConfig
 from dtml.ranking.walk import folds
-from flows.markets.opened import RunRequest
 from flows.nightly.context import open_stored_context
 from flows.settings import data_folder
-from flows.studies.ranking import Plan, Ranking, RankingSet, Walk
+from flows.studies.ranking import Plan, RankingSet, Walk
 from flows.studies.study import run_study
 from tests.support.bounds import in_float64
-from tests.support.commands import Command
 from tests.support.kinds import sqlite_alone
 from tests.support.nights import BARS
 
@@ -40,24 +35,24 @@ MODELS = {"ridge", "boosting", "blend"}
 
 
 @pytest.fixture(autouse=True)
-def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+def _few_resamples(monkeypatch):
     """A third of a walk's time is for the ends of its intervals, of which nothing is said here."""
     monkeypatch.setattr(ranking, "RESAMPLES", 499)
 
 
 @pytest.fixture
-def walk(run_request: RunRequest) -> Walk:
+def walk(run_request):
     return Walk(open_stored_context(run_request), Plan(FIRST, LAST))
 
 
-def rank_ic(found: Ranking, predictor: str) -> float:
+def rank_ic(found, predictor):
     whole = found.scores[(found.scores["slice"] == "all") & (found.scores["leg"] == "next_close")]
     return float(whole.set_index("predictor").loc[predictor, "rank_ic"])
 
 
 def test_every_model_and_rule_is_scored_over_every_leg_and_the_days_are_scored_once(
-    walk: Walk,
-) -> None:
+    walk,
+):
     found = run_study(walk)
     assert set(found.scores["predictor"]) == MODELS | set(RULES)
     assert set(found.scores["leg"]) == set(LEGS)
@@ -74,8 +69,8 @@ def test_every_model_and_rule_is_scored_over_every_leg_and_the_days_are_scored_o
 @sqlite_alone
 @pytest.mark.soak
 def test_workers_train_what_one_process_would_and_what_fails_in_one_ends_the_walk(
-    walk: Walk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    walk, monkeypatch
+):
     walked = folds(walk.history, pd.Timestamp(FIRST), pd.Timestamp(LAST))
     alone = walk_rankers(walk.history, walked, walk.rankers)
     monkeypatch.setattr(rankers, "_fit", lambda *_: pytest.fail("trained here"))
@@ -90,7 +85,7 @@ def test_workers_train_what_one_process_would_and_what_fails_in_one_ends_the_wal
         run_study(replace(broken, workers=2))
 
 
-def test_a_stock_is_ordered_on_the_days_on_which_it_is_a_constituent(walk: Walk) -> None:
+def test_a_stock_is_ordered_on_the_days_on_which_it_is_a_constituent(walk):
     history = walk.history
     column = history.panel.symbols.index("F02B")
     days = ["2024-03-12", "2024-03-13", "2024-03-19", "2024-03-20"]
@@ -102,9 +97,7 @@ def test_a_stock_is_ordered_on_the_days_on_which_it_is_a_constituent(walk: Walk)
 
 @sqlite_alone
 @pytest.mark.soak
-def test_a_network_is_asked_for_the_order_when_named(
-    walk: Walk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_network_is_asked_for_the_order_when_named(walk, monkeypatch):
     made = RelativeConfig(window=3, seeds=1, training=replace(relative.RECIPE, epochs=1))
     for_network = lambda name, _seeds: replace(made, model=RelativeModelConfig(name, 4))  # noqa: E731
     monkeypatch.setattr(RelativeConfig, "for_network", for_network)
@@ -117,9 +110,7 @@ def test_a_network_is_asked_for_the_order_when_named(
 @sqlite_alone
 @pytest.mark.soak
 @pytest.mark.usefixtures("served")
-def test_the_benchmark_walks_every_set_whose_file_is_there(
-    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
-) -> None:
+def test_the_benchmark_walks_every_set_whose_file_is_there(engine, tmp_path, monkeypatch, command):
     monkeypatch.setenv("DTML_DATABASE_URL", engine.url.render_as_string(hide_password=False))
     sets = {name: RankingSet("simulated", FIRST, LAST) for name in ("toy", "absent")}
     monkeypatch.setattr("flows.commands.ranking.SETS", sets)
@@ -135,7 +126,7 @@ def test_the_benchmark_walks_every_set_whose_file_is_there(
         assert json.loads(said)["toy"]["ranking"]["market"] == "ranking-toy"
 
 
-def test_what_a_walk_is_asked_and_reads_decides_which_it_is(walk: Walk) -> None:
+def test_what_a_walk_is_asked_and_reads_decides_which_it_is(walk):
     """A portfolio compares no price before a rejected leap with one after it."""
     context, market = walk.context, walk.context.market
     fewer = market.with_symbols(market.symbols[:-1])
@@ -157,12 +148,10 @@ def test_what_a_walk_is_asked_and_reads_decides_which_it_is(walk: Walk) -> None:
 
 @sqlite_alone
 @pytest.mark.soak
-def test_an_interrupted_walk_resumes_at_the_training_it_was_in(
-    walk: Walk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_walk_resumes_at_the_training_it_was_in(walk, monkeypatch):
     trained, fit = [], rankers._fit
 
-    def counted(name: str, *rest: Any) -> Any:
+    def counted(name, *rest):
         trained.append(name)
         if len(trained) == 3:
             raise KeyboardInterrupt
@@ -181,9 +170,7 @@ def test_an_interrupted_walk_resumes_at_the_training_it_was_in(
     assert not list((data_folder() / "rankings").glob("*/*.npy"))
 
 
-def test_days_without_a_price_an_outcome_or_a_portfolio_are_refused(
-    walk: Walk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_days_without_a_price_an_outcome_or_a_portfolio_are_refused(walk, monkeypatch):
     before, end = (each.date() for each in walk.history.panel.sessions[-2:])
     for day, said in ((end, "next_close"), (before, "no portfolio")):
         with pytest.raises(DtmlError, match=said):

@@ -2,13 +2,11 @@
 
 from dataclasses import asdict, replace
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dtml.evaluation.ranking import rank_ics
-from dtml.markets.definition import NetworkName
 from dtml.networks import NETWORKS
 from dtml.ranking.features import FEATURES
 from dtml.ranking.models import BoostingConfig
@@ -20,7 +18,7 @@ from dtml.ranking.rankers import (
     load_rankers,
     save_rankers,
 )
-from dtml.ranking.relative import Relative, RelativeConfig, RelativeModelConfig, fit_relative
+from dtml.ranking.relative import RelativeConfig, RelativeModelConfig, fit_relative
 from dtml.ranking.walk import History
 from dtml.training import TrainingConfig
 from tests.support.bounds import assert_arrays_close_in_float64
@@ -42,15 +40,15 @@ TRAINED, SCORED = slice(60, 320), slice(330, 430)
 
 
 @cache
-def fitted() -> Relative:
+def fitted():
     return fit_relative(reverting(), TRAINED, TWICE)
 
 
-def scores_of(model: Relative, history: History, days: slice = SCORED) -> np.ndarray:
+def scores_of(model, history, days=SCORED):
     return model.scores(history.features, history.there, days)
 
 
-def mean_ic(score: np.ndarray, history: History, days: slice = SCORED) -> float:
+def mean_ic(score, history, days=SCORED):
     outcome = np.where(np.isfinite(score), history.outcome[days], np.nan)
     return float(np.nanmean(rank_ics(np.where(np.isfinite(outcome), score, np.nan), outcome)))
 
@@ -58,8 +56,8 @@ def mean_ic(score: np.ndarray, history: History, days: slice = SCORED) -> float:
 @pytest.mark.soak
 @pytest.mark.one_case("correlation")
 @pytest.mark.parametrize("loss", ["own", "correlation"])
-def test_every_loss_finds_an_order_that_is_there(loss: str) -> None:
-    shape = replace(SMALL.model, loss=loss)  # type: ignore[arg-type]
+def test_every_loss_finds_an_order_that_is_there(loss):
+    shape = replace(SMALL.model, loss=loss)
     config = replace(SMALL, seeds=1, model=shape, training=replace(BRISK, epochs=10))
     model = fit_relative(reverting(), TRAINED, config)
     assert mean_ic(scores_of(model, reverting()), reverting()) > 0.2  # .47 to .55 in three markets
@@ -68,7 +66,7 @@ def test_every_loss_finds_an_order_that_is_there(loss: str) -> None:
 @pytest.mark.by_quarters
 @pytest.mark.soak
 @pytest.mark.parametrize("network", NETWORKS)
-def test_every_network_can_be_asked(network: NetworkName) -> None:
+def test_every_network_can_be_asked(network):
     config = replace(
         SMALL,
         seeds=1,
@@ -84,7 +82,7 @@ def test_every_network_can_be_asked(network: NetworkName) -> None:
 
 
 @pytest.mark.soak
-def test_the_same_seed_gives_the_same_scores_and_another_one_does_not() -> None:
+def test_the_same_seed_gives_the_same_scores_and_another_one_does_not():
     again = fit_relative(reverting(), TRAINED, TWICE)
     assert np.array_equal(
         scores_of(again, reverting()), scores_of(fitted(), reverting()), equal_nan=True
@@ -97,7 +95,7 @@ def test_the_same_seed_gives_the_same_scores_and_another_one_does_not() -> None:
 
 
 @pytest.mark.soak
-def test_days_do_not_see_each_other() -> None:
+def test_days_do_not_see_each_other():
     history, width = reverting(), SMALL.window
     alone = scores_of(fitted(), history, slice(400, 401))
     torn = history.features.copy()
@@ -107,7 +105,7 @@ def test_days_do_not_see_each_other() -> None:
     assert_arrays_close_in_float64(found[10], alone[0])
 
 
-def test_stocks_are_interchangeable() -> None:
+def test_stocks_are_interchangeable():
     history = reverting()
     order = np.random.default_rng(5).permutation(history.there.shape[1])
     found = fitted().scores(history.features[:, order], history.there[:, order], SCORED)
@@ -117,7 +115,7 @@ def test_stocks_are_interchangeable() -> None:
 
 
 @pytest.mark.soak
-def test_later_prices_change_no_weight_and_no_score() -> None:
+def test_later_prices_change_no_weight_and_no_score():
     bars, cut = made_bars(stocks=23, seed=3), SESSIONS[340]
     later = bars.copy()
     later.loc[later["session"] > cut, ["open", "high", "low", "close", "adj_close", "volume"]] *= (
@@ -129,7 +127,7 @@ def test_later_prices_change_no_weight_and_no_score() -> None:
     assert np.array_equal(*found, equal_nan=True)
 
 
-def test_what_the_market_does_to_all_stocks_of_a_day_changes_nothing() -> None:
+def test_what_the_market_does_to_all_stocks_of_a_day_changes_nothing():
     history, config = reverting(), QUICK
     together = np.random.default_rng(2).standard_normal((len(history.outcome), 1))
     moved = replace(history, outcome=np.exp(history.outcome + 3 * together))
@@ -138,7 +136,7 @@ def test_what_the_market_does_to_all_stocks_of_a_day_changes_nothing() -> None:
 
 
 @pytest.mark.soak
-def test_a_saved_ranker_replays_to_the_last_bit(tmp_path: Path) -> None:
+def test_a_saved_ranker_replays_to_the_last_bit(tmp_path):
     history = reverting()
     config = RankersConfig(
         boosting=BoostingConfig(trees=5, rows_a_leaf=50), networks=(replace(QUICK, seeds=2),)

@@ -28,7 +28,7 @@ from tests.support.tear_sheets import DAYS, SESSIONS, made, sheet
 
 
 @pytest.mark.slow
-def test_the_band_of_the_cumulative_rank_ic_ends_in_the_interval_of_the_score() -> None:
+def test_the_band_of_the_cumulative_rank_ic_ends_in_the_interval_of_the_score():
     scores, outcome = made(0.2)
     score = score_ranking(scores, outcome)
     rows = sheet(0.2).cumulative
@@ -44,7 +44,7 @@ def test_the_band_of_the_cumulative_rank_ic_ends_in_the_interval_of_the_score() 
     np.testing.assert_allclose(rows["total"], np.cumsum(expected), rtol=1e-9)
 
 
-def test_group_returns_are_means_of_days_and_the_excess_ignores_the_market() -> None:
+def test_group_returns_are_means_of_days_and_the_excess_ignores_the_market():
     scores, outcome = both_known(*made(0.3))
     found = group_returns(scores, outcome)
     groups = pd.DataFrame(score_groups(scores)).stack()
@@ -62,7 +62,7 @@ def test_group_returns_are_means_of_days_and_the_excess_ignores_the_market() -> 
     np.testing.assert_allclose(moved["excess_high"], found["excess_high"], atol=1e-6)
 
 
-def test_costs_are_those_of_replacing_every_holding_and_of_borrowing() -> None:
+def test_costs_are_those_of_replacing_every_holding_and_of_borrowing():
     scores = np.tile(np.arange(20.0), (3, 1))
     scores[1] = -scores[1]  # the best tenth becomes the worst
     gross = np.array([0.01, 0.02, np.nan])
@@ -80,7 +80,7 @@ def test_costs_are_those_of_replacing_every_holding_and_of_borrowing() -> None:
 
 
 @pytest.mark.slow
-def test_autocorrelation_and_turnover_are_those_of_the_two_days() -> None:
+def test_autocorrelation_and_turnover_are_those_of_the_two_days():
     scores, _ = made(0.2)
     found = by_horizon(scores).set_index("horizon")
     assert tuple(found.index) == HORIZONS
@@ -99,9 +99,7 @@ def test_autocorrelation_and_turnover_are_those_of_the_two_days() -> None:
 @pytest.mark.parametrize(
     ("skill_of_rule", "word"), [(-0.3, "Proven"), (0.3, "Not proven"), (0.6, "No")]
 )
-def test_a_ranking_is_compared_with_the_strongest_rule_on_the_same_days(
-    skill_of_rule: float, word: str
-) -> None:
+def test_a_ranking_is_compared_with_the_strongest_rule_on_the_same_days(skill_of_rule, word):
     own, rule, weak = (rank_ics(*both_known(*made(skill))) for skill in (0.3, skill_of_rule, -0.6))
     own[0], rule[0] = np.nan, -1.0  # a day that only one of both has changes nothing
     strongest = beside_rules(own, {"weak": weak, "rule": rule})
@@ -112,7 +110,7 @@ def test_a_ranking_is_compared_with_the_strongest_rule_on_the_same_days(
     assert beside_rules(own, {}) is None
 
 
-def test_a_sheet_without_a_day_has_no_figures() -> None:
+def test_a_sheet_without_a_day_has_no_figures():
     found = answers(sheet(0.2, days=0))
     assert found.days == 0
     assert np.isnan([found.rank_ic.value, found.net.value]).all()

@@ -1,16 +1,13 @@
 """The tear sheet that a walk writes: its figures are those that the walk stores."""
 
 from datetime import date
-from typing import Any
 
 import pandas as pd
 import pytest
-from sqlalchemy import Connection
 
 from db.rows import rankings
 from dtml.evaluation.tear_sheet import answers
 from dtml.pages.ranking import ranking_page
-from flows.markets.opened import RunRequest
 from flows.nightly.context import open_stored_context
 from flows.studies.ranking import Plan, Walk
 from flows.studies.study import run_study
@@ -25,11 +22,11 @@ pytestmark = sqlite_alone
 
 @pytest.mark.soak
 def test_the_sheet_of_a_walk_has_the_figures_that_the_walk_stores_also_where_it_was_killed_then(
-    run_request: RunRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    run_request, monkeypatch
+):
     save_ranking = rankings.save_ranking
 
-    def killed(conn: Connection, *rows: Any) -> None:
+    def killed(conn, *rows):
         save_ranking(conn, *rows)
         conn.commit()
         raise KeyboardInterrupt

@@ -11,18 +11,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 import typer
 import yaml
 from rich.console import Console
-from sqlalchemy import Engine
 
 from db.admin.copying import table_counts
 from db.engine import open_engine, reading
@@ -33,8 +30,8 @@ from flows.commands import history, questions
 from flows.commands.query import query
 from flows.settings import NEEDED
 from flows.signals import GO_ON
-from flows.text_tables import Column, print_table
-from tests.support.commands import Command, as_served, whole_command
+from flows.text_tables import print_table
+from tests.support.commands import as_served, whole_command
 from tests.support.nights import small_market
 from tests.support.places import ROOT
 from tests.support.prefect_server import give_tables
@@ -54,7 +51,7 @@ main()
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path, monkeypatch):
     """An empty folder that is the current one, with nothing of the machine's environment."""
     monkeypatch.chdir(tmp_path)
     for name in ("DTML_DATABASE_URL", "DTML_DATA", "DTML_REPORTS"):
@@ -64,12 +61,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def dtml(home: Path, command: Command) -> Command:
+def dtml(home, command):
     """The command in that folder."""
     return command
 
 
-def run_process(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run_process(*arguments):
     return subprocess.run(
         [DTML, *arguments],
         capture_output=True,
@@ -79,17 +76,17 @@ def run_process(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def nights_of(dtml: Command) -> list[dict[str, Any]]:
+def nights_of(dtml):
     return json.loads(dtml("query", "select * from night order by as_of", "--json")[1])
 
 
-def rows(url: str | None = None) -> dict[str, int]:
+def rows(url=None):
     with reading(open_engine(url, read_only=True)) as conn:
         return table_counts(conn)
 
 
 @pytest.mark.usefixtures("served")
-def test_nights_run_through_prefect_and_a_second_run_adds_no_row_and_says_so(dtml: Command) -> None:
+def test_nights_run_through_prefect_and_a_second_run_adds_no_row_and_says_so(dtml):
     command = ("nightly", "--market-file", "small.toml", "--as-of", AS_OF, "--nights", "2")
     first = run_process(*command, "--json")
     assert first.returncode == 0, first.stderr
@@ -116,9 +113,7 @@ def test_nights_run_through_prefect_and_a_second_run_adds_no_row_and_says_so(dtm
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("served")
-def test_without_a_network_the_night_ends_refused_and_nothing_is_lost(
-    dtml: Command, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_network_the_night_ends_refused_and_nothing_is_lost(dtml, home, monkeypatch):
     constituents = '[constituents]\nas_of = 2024-01-02\nsymbols = ["L01", "L02"]\n'
     file = home / "yahooed.toml"
     file.write_text(small_market(source="yahoo", more=constituents))
@@ -163,9 +158,7 @@ MISTAKES = {
 
 @pytest.mark.usefixtures("served")
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_of_the_user_is_one_line_and_exit_code_2(
-    mistake: str, dtml: Command, home: Path
-) -> None:
+def test_a_mistake_of_the_user_is_one_line_and_exit_code_2(mistake, dtml, home):
     open_engine().dispose()
     assert dtml("db", "upgrade")[0] == 0
     (home / "broken.toml").write_text("title = ")
@@ -183,8 +176,8 @@ def test_a_mistake_of_the_user_is_one_line_and_exit_code_2(
 @pytest.mark.soak
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_ends_at_once_and_the_same_command_goes_on(
-    dtml: Command, home: Path, number: int, prefect_api: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    dtml, home, number, prefect_api, monkeypatch
+):
     (home / "small.toml").write_text(small_market().replace("epochs = 2", "epochs = 400"))
     give_tables(home / "data" / "prefect")
     command = [DTML, "nightly", "--market-file", "small.toml", "--as-of", AS_OF]
@@ -205,9 +198,7 @@ def test_an_interrupt_ends_at_once_and_the_same_command_goes_on(
     assert [night["status"] for night in nights_of(dtml)] == ["complete"]
 
 
-def all_commands(
-    group: Any = None, path: tuple[str, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], Any]]:
+def all_commands(group=None, path=()):
     """Every command by its path."""
     group = whole_command() if group is None else group
     for name, command in group.commands.items():
@@ -222,7 +213,7 @@ def all_commands(
     list(all_commands()),
     ids=lambda each: " ".join(each) if type(each) is tuple else "",
 )
-def test_every_command_has_an_example_that_parses(path: tuple[str, ...], command: Any) -> None:
+def test_every_command_has_an_example_that_parses(path, command):
     examples = [
         line.split("Example: ")[1] for line in command.help.splitlines() if "Example: " in line
     ]
@@ -235,9 +226,9 @@ def test_every_command_has_an_example_that_parses(path: tuple[str, ...], command
 
 
 def test_an_interrupt_before_anything_is_done_says_how_to_go_on_and_a_second_one_breaks_nothing(
-    command: Callable[..., tuple[int, str, str]],
-) -> None:
-    def interrupted() -> None:
+    command,
+):
+    def interrupted():
         raise KeyboardInterrupt
 
     (impatient := typer.Typer()).command()(interrupted)
@@ -251,7 +242,7 @@ def test_an_interrupt_before_anything_is_done_says_how_to_go_on_and_a_second_one
 
 
 @pytest.mark.soak
-def test_a_shell_completes_markets() -> None:
+def test_a_shell_completes_markets():
     typed = "dtml nightly k"
     place = str(len(typed.split()) - 1)
     asked = {"_DTML_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": place}
@@ -270,15 +261,13 @@ ASKED = {"as_json": False, "as_csv": False}
 
 
 @pytest.fixture
-def store(engine: Engine) -> Engine:
+def store(engine):
     """The store that a command finds, with rows in every table."""
     fill(engine)
     return engine
 
 
-def test_a_parquet_file_has_days_moments_and_numbers_on_either_engine(
-    store: Engine, tmp_path: Path
-) -> None:
+def test_a_parquet_file_has_days_moments_and_numbers_on_either_engine(store, tmp_path):
     asked = """
         select h.symbol, h.target, h.made_at, h.probability, h.probability_std, h.correct, n.gaps
         from prediction_history h
@@ -306,9 +295,7 @@ def test_a_parquet_file_has_days_moments_and_numbers_on_either_engine(
 
 
 @pytest.mark.on_postgresql
-def test_csv_and_json_hold_values_of_any_type_on_either_engine(
-    store: Engine, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_csv_and_json_hold_values_of_any_type_on_either_engine(store, capsys):
     is_sqlite = store.dialect.name == "sqlite"
     more = "x'00ff' as b" if is_sqlite else "'\\x00ff'::bytea as b, interval '3 days' as i"
     sql = f"select gaps, {more} from night_log where gaps is not null"
@@ -322,9 +309,7 @@ def test_csv_and_json_hold_values_of_any_type_on_either_engine(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_sql_comes_from_standard_input_for_a_dash(
-    store: Engine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_sql_comes_from_standard_input_for_a_dash(store, monkeypatch, capsys):
     sql = b"select symbol\nfrom latest_prediction\norder by symbol\n"
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(sql)))
     query("-", as_json=True, as_csv=False)
@@ -340,14 +325,14 @@ def test_sql_comes_from_standard_input_for_a_dash(
         query("-", **ASKED)
 
 
-def test_served_runs_and_workers_have_what_a_command_sets() -> None:
+def test_served_runs_and_workers_have_what_a_command_sets():
     assert all(NEEDED.fullmatch(name) for name in VARIABLES)
     file = yaml.safe_load((ROOT / "prefect.yaml").read_text(encoding="utf-8"))
     assert file["definitions"]["pool"]["job_variables"]["env"] == VARIABLES
 
 
 @pytest.mark.soak
-def test_a_command_starts_no_temporary_server_of_prefect() -> None:
+def test_a_command_starts_no_temporary_server_of_prefect():
     """One would run what any page of a browser sends."""
     names = ("PREFECT_SERVER_ALLOW_EPHEMERAL_MODE", "PREFECT_SERVER_EPHEMERAL_ENABLED")
     program = (
@@ -362,7 +347,7 @@ def test_a_command_starts_no_temporary_server_of_prefect() -> None:
 
 
 @pytest.mark.soak
-def test_what_a_terminal_cannot_show_ends_no_command(tmp_path: Path) -> None:
+def test_what_a_terminal_cannot_show_ends_no_command(tmp_path):
     title = "\ucf54\uc2a4\ud53c \u2013 \u20ac \U0001f4c8"
     (tmp_path / "my.toml").write_text(small_market(title=title), encoding="utf-8")
     told = {**os.environ, "PYTHONIOENCODING": "euc_kr", "DTML_DATA": str(tmp_path / "data")}
@@ -379,7 +364,7 @@ def test_what_a_terminal_cannot_show_ends_no_command(tmp_path: Path) -> None:
         assert b"\\U0001f4c8" in done.stdout or command[0] == "fetch"
 
 
-def broken_cells(columns: list[Column], lines: list[str]) -> list[str]:
+def broken_cells(columns, lines):
     """The lines of cells that stand on no line of the console whole."""
     return [
         part
@@ -392,14 +377,12 @@ def broken_cells(columns: list[Column], lines: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("width", [80, 200])
-def test_every_view_and_every_list_fits_the_console(
-    engine: Engine, width: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_view_and_every_list_fits_the_console(engine, width, monkeypatch):
     fill(engine)
     monkeypatch.setattr(history, "_own_markets", list)  # the store's has no whole file
-    printed: list[Column] = []
+    printed = []
 
-    def recorded(columns: list[Column], title: str | None = None) -> None:
+    def recorded(columns, title=None):
         printed.extend(columns)
         print_table(columns, title)
 

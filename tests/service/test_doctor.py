@@ -7,12 +7,8 @@ import re
 import shutil
 import socket
 from collections import namedtuple
-from collections.abc import Callable
 from datetime import date, timedelta
-from pathlib import Path
-from typing import Any
 
-import pandas as pd
 import pytest
 import torch
 
@@ -20,10 +16,8 @@ import flows.upkeep.doctor
 from dtml import self_test as trial
 from dtml.errors import DtmlError
 from dtml.sources.simulated import SimulatedSource
-from tests.support.commands import Command
 from tests.support.fake_yahoo import FakeYahoo
 
-Examine = Callable[[], tuple[int, dict[str, dict[str, Any]]]]
 PARTS = [
     "python",
     "packages",
@@ -41,7 +35,7 @@ PARTS = [
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def home(tmp_path, monkeypatch):
     """A folder of one's own, and a network that leads nowhere."""
     monkeypatch.setenv("DTML_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("DTML_REPORTS", str(tmp_path / "reports"))
@@ -50,25 +44,23 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def examine(command: Command, served: None) -> Examine:
+def examine(command, served):
     """Run the command: its exit code, and its findings by part."""
 
-    def run() -> tuple[int, dict[str, dict[str, Any]]]:
+    def run():
         code, said, _ = command("doctor", "--json")
         return code, {found["part"]: found for found in json.loads(said)}
 
     return run
 
 
-def index_bars() -> pd.DataFrame:
+def index_bars():
     bars = SimulatedSource().bars(date.today() - timedelta(days=1))  # noqa: DTZ011 - the doctor asks for the last week
     return bars[bars["symbol"] == "SIMX"].tail(9)
 
 
 @pytest.mark.soak
-def test_a_healthy_machine_is_well_in_every_part(
-    examine: Examine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_healthy_machine_is_well_in_every_part(examine, monkeypatch):
     with FakeYahoo({"^GSPC": index_bars()}) as yahoo:
         for name, value in yahoo.environment().items():
             monkeypatch.setenv(name, value)
@@ -82,8 +74,8 @@ def test_a_healthy_machine_is_well_in_every_part(
 
 @pytest.mark.soak
 def test_what_is_not_well_is_named_part_by_part_and_no_secret_with_it(
-    examine: Examine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    examine, tmp_path, monkeypatch
+):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         nobody = f"127.0.0.1:{taken.getsockname()[1]}"
     database = f"postgresql+psycopg://reader:secret@{nobody}/nothing"
@@ -111,14 +103,12 @@ def test_what_is_not_well_is_named_part_by_part_and_no_secret_with_it(
     assert "secret" not in json.dumps(found)
 
 
-def test_a_device_that_computes_something_else_fails_its_self_test(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_device_that_computes_something_else_fails_its_self_test(tmp_path, monkeypatch):
     folder, cpu = tmp_path, torch.device("cpu")
-    right: Any = trial.member_probabilities
-    runs: list[Any] = []
+    right = trial.member_probabilities
+    runs = []
 
-    def wrong(*given: Any) -> torch.Tensor:
+    def wrong(*given):
         runs.append(given)
         # the one on the CPU that it is compared with
         return right(*given) + (1e-6 if len(runs) == 3 else 0.0)

@@ -42,7 +42,7 @@ TO_BE_BACKTESTED = (
 )
 
 
-def run(folder: Path, *command: str | Path) -> "subprocess.CompletedProcess[str]":
+def run(folder, *command):
     """As its user does: with none of the variables that tests share."""
     return subprocess.run(
         command,
@@ -55,7 +55,7 @@ def run(folder: Path, *command: str | Path) -> "subprocess.CompletedProcess[str]
     )
 
 
-def fill(folder: Path) -> set[Path]:
+def fill(folder):
     """A stranger's files in the working folder, and in Prefect's, which was made here."""
     home = folder / "data" / "prefect"
     give_tables(home)
@@ -64,7 +64,7 @@ def fill(folder: Path) -> set[Path]:
 
 @pytest.mark.by_quarters
 @pytest.mark.soak
-def test_a_command_its_server_and_its_workers_open_no_file_of_a_stranger(tmp_path: Path) -> None:
+def test_a_command_its_server_and_its_workers_open_no_file_of_a_stranger(tmp_path):
     """A backtest: a night has no process of another kind, and a service below runs a whole one."""
     theirs = fill(tmp_path)
     market = tmp_path / "past.toml"
@@ -77,7 +77,7 @@ def test_a_command_its_server_and_its_workers_open_no_file_of_a_stranger(tmp_pat
 
 
 @pytest.mark.soak
-def test_a_service_its_server_and_its_runs_open_no_file_of_a_stranger(tmp_path: Path) -> None:
+def test_a_service_its_server_and_its_runs_open_no_file_of_a_stranger(tmp_path):
     theirs = fill(tmp_path)
     with (
         opened_files(tmp_path, tmp_path / "data" / "prefect") as opened,
@@ -87,9 +87,7 @@ def test_a_service_its_server_and_its_runs_open_no_file_of_a_stranger(tmp_path: 
     assert {str(file) for file in opened & theirs} == set()
 
 
-def test_the_process_of_own_code_opens_no_file_of_a_stranger(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_process_of_own_code_opens_no_file_of_a_stranger(tmp_path, monkeypatch):
     theirs = fill_as_a_stranger(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(process, "SANDBOX", replace(process.SANDBOX, idle=[]))
@@ -109,9 +107,7 @@ def test_the_process_of_own_code_opens_no_file_of_a_stranger(
         "PREFECT_HOME",
     ],
 )
-def test_what_a_users_own_environment_names_stands(
-    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_a_users_own_environment_names_stands(name, monkeypatch, tmp_path):
     others = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
     monkeypatch.setattr(os, "environ", others | {name: str(tmp_path / "mine")})
     prepare_prefect(quiet=True)

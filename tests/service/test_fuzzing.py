@@ -3,10 +3,7 @@ line, and leaves nothing half done.
 """
 
 import gzip
-from collections.abc import Callable
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -50,11 +47,10 @@ WORDS = [
     "\ud800",
     "%s",
 ]
-Change = tuple[float, bytes]  # where in a file, as a share of it, and what is put there
 
 
 @st.composite
-def changes(draw: st.DrawFn) -> list[Change]:
+def changes(draw):
     """A few places of a file, and other bytes for them."""
     told = st.one_of(
         st.binary(max_size=6), st.sampled_from([each.encode(errors="replace") for each in WORDS])
@@ -62,14 +58,14 @@ def changes(draw: st.DrawFn) -> list[Change]:
     return draw(st.lists(st.tuples(st.floats(0, 1), told), min_size=1, max_size=4))
 
 
-def changed(content: bytes, by: list[Change]) -> bytes:
+def changed(content, by):
     for share, new in by:
         place = int(share * len(content))
         content = content[:place] + new + content[place + len(new) :]
     return content
 
 
-def read_or_refused(read: Callable[[], Any]) -> Any:
+def read_or_refused(read):
     """What was read; None where it was refused, as it is then in one short line."""
     try:
         return read()
@@ -82,12 +78,12 @@ def read_or_refused(read: Callable[[], Any]) -> Any:
 
 
 @cache
-def csv() -> bytes:
+def csv():
     return bytes(long().to_csv(index=False), "utf-8")
 
 
 @cache
-def parquet() -> bytes:
+def parquet():
     sink = pa.BufferOutputStream()
     pa.parquet.write_table(pa.Table.from_pandas(long()), sink)
     return sink.getvalue().to_pybytes()
@@ -99,7 +95,7 @@ def parquet() -> bytes:
 @fuzzed
 @given(by=changes())
 @example(by=[(0.0, b'"'), (0.5, b'"')])  # half the file is the name of a column
-def test_prices(content: Callable[[], bytes], name: str, by: list[Change], tmp_path: Path) -> None:
+def test_prices(content, name, by, tmp_path):
     whole = gzip.compress(content(), mtime=0) if name.endswith(".gz") else content()
     (tmp_path / name).write_bytes(changed(whole, by))
     fetched = read_or_refused(
@@ -133,7 +129,7 @@ symbols = ["AAA", {symbol = "BBB", name = "B", since = 2012-03-26}]
 
 @fuzzed
 @given(by=changes())
-def test_market_files(by: list[Change], tmp_path: Path) -> None:
+def test_market_files(by, tmp_path):
     (tmp_path / "mine.toml").write_bytes(changed(MARKET_FILE, by))
     market = read_or_refused(lambda: load_market_file(tmp_path / "mine.toml"))
     assert market is None or market.name == "mine"

@@ -18,11 +18,11 @@ KEYS = ["timestamp", "level", "message", "market", "night", "stage", "seconds", 
 OWN = logging.getLogger("flows.of_a_test")
 
 
-def without_seconds(line: str) -> list[str]:
+def without_seconds(line):
     return [pair for pair in line.split() if not pair.startswith("seconds=")]
 
 
-def test_a_run_is_one_line_of_pairs_with_its_last_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_one_line_of_pairs_with_its_last_stage(monkeypatch):
     said = standard_error(monkeypatch)
     with logged_run("night", market="toy", night=NIGHT) as run:
         with logged_stage("fetch"), logged_stage("model"):
@@ -34,7 +34,7 @@ def test_a_run_is_one_line_of_pairs_with_its_last_stage(monkeypatch: pytest.Monk
     assert " seconds=0." in line
 
 
-def fail_in_the_second_stage() -> None:
+def fail_in_the_second_stage():
     with logged_run("night", market="toy", night=NIGHT):
         with logged_stage("fetch"):
             pass
@@ -43,8 +43,8 @@ def fail_in_the_second_stage() -> None:
 
 
 def test_a_run_that_fails_is_a_warning_with_its_error_and_the_stage_it_was_in(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     said = standard_error(monkeypatch, form="json")
     with pytest.raises(DtmlError):
         fail_in_the_second_stage()
@@ -57,7 +57,7 @@ def test_a_run_that_fails_is_a_warning_with_its_error_and_the_stage_it_was_in(
     assert told == ("warning", "model", "too few sessions")
 
 
-def test_every_line_is_an_object_with_the_same_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_line_is_an_object_with_the_same_keys(monkeypatch):
     said = standard_error(monkeypatch, form="json")
     with logged_run("night", market="toy", night=NIGHT), logged_stage("fetch"):
         OWN.info("five bars")
@@ -79,15 +79,15 @@ def test_every_line_is_an_object_with_the_same_keys(monkeypatch: pytest.MonkeyPa
     assert all(line["timestamp"].endswith("Z") for line in lines)
 
 
-def test_lines_of_libraries_are_shown_with_debug_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_of_libraries_are_shown_with_debug_alone(monkeypatch):
     said = standard_error(monkeypatch, form="json")
     logging.getLogger("urllib3").warning("GET https://quotes.example/?token=SECRET")
     assert objects(said) == []
 
 
 def test_in_the_journal_every_line_begins_with_its_priority(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     status = os.fstat(2)
     monkeypatch.setenv("JOURNAL_STREAM", f"{status.st_dev}:{status.st_ino}")
     said = standard_error(monkeypatch)

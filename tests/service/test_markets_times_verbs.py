@@ -7,19 +7,15 @@ a route, is in it by itself, or a table below says why not.
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import astuple
 from datetime import date
 from inspect import getclosurevars
-from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
 import pandas as pd
 import pytest
 from fastapi import APIRouter, FastAPI
-from sqlalchemy import Engine
 from starlette.routing import Match, Route
 
 from db.connection.user_sql import select
@@ -27,7 +23,7 @@ from db.engine import open_engine
 from db.questions import questions
 from db.views import views
 from dtml.experiments import nightly, vary
-from dtml.markets import Market, load_market, market_names
+from dtml.markets import load_market, market_names
 from dtml.markets.definition import rate_on
 from dtml.prices.sessions import sessions_up_to
 from dtml.ranking.models import BoostingConfig
@@ -113,7 +109,7 @@ LAST = date(2025, 11, 28)  # no night is later, nor later than the market's list
 SESSIONS, STOCKS, NIGHTS = 420, 13, 3
 
 
-def test_every_command_is_run_or_said_why_not() -> None:
+def test_every_command_is_run_or_said_why_not():
     known, run = set(options_of_commands()), {verb_of(line) for line in LINES}
     assert {verb for verb in known - run if reason(verb, NOT_RUN) is None} == set()
     assert {verb for verb in run if reason(verb, NOT_RUN)} == run - known == set()
@@ -122,9 +118,7 @@ def test_every_command_is_run_or_said_why_not() -> None:
 @pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.parametrize("name", market_names())
-def test_a_market(
-    name: str, tmp_path: Path, prefect_api: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_market(name, tmp_path, prefect_api, monkeypatch):
     market = load_market(name)
     days = sessions_up_to(market.calendar, min(LAST, market.constituents_as_of or LAST), SESSIONS)
     meant = write_prices(market, days, tmp_path)
@@ -132,9 +126,9 @@ def test_a_market(
     empty_tables = tables_without_rows(monkeypatch)
     folders = {"DTML_DATA": tmp_path / "data", "DTML_REPORTS": tmp_path / "reports"}
     environment = {variable: str(folder) for variable, folder in folders.items()}
-    wrong: dict[str, object] = {}
+    wrong = {}
 
-    def dtml(*words: str) -> str:
+    def dtml(*words):
         empty_tables.clear()
         code, said, complaint = run_in(tmp_path, environment, prefect_api, *words)
         faults = [*empty_tables, *faults_of(said, words)]
@@ -173,11 +167,11 @@ def test_a_market(
         ('{"cash": 1.0, "orders": []}', "orders --json", ["no row in orders"]),
     ],
 )
-def test_a_fault_of_what_is_printed_is_found(said: str, words: str, faults: list[str]) -> None:
+def test_a_fault_of_what_is_printed_is_found(said, words, faults):
     assert list(faults_of(said, words.split())) == faults
 
 
-def faults_of(said: str, words: Collection[str]) -> Iterator[str]:
+def faults_of(said, words):
     """What is missing in the output of a command with these words."""
     if "--json" in words:
         may_be_empty = MAY_BE_EMPTY.get(verb_of(" ".join(words)), set())
@@ -193,7 +187,7 @@ def faults_of(said: str, words: Collection[str]) -> Iterator[str]:
         yield "no row"
 
 
-def empty_lists(value: object, name: str | None = None) -> Iterator[str | None]:
+def empty_lists(value, name=None):
     """The names of the lists of a JSON document that are empty, None of the document itself."""
     if value in ([], {}):
         yield name
@@ -205,12 +199,12 @@ def empty_lists(value: object, name: str | None = None) -> Iterator[str | None]:
             yield from empty_lists(each, key)
 
 
-def tables_without_rows(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def tables_without_rows(monkeypatch):
     """The headings of columns without a value that are printed from now on."""
-    found: list[str] = []
+    found = []
     lay_out = text_tables._laid_out
 
-    def laid_out(columns: Sequence[text_tables.Column], *cells: Any, is_narrow: bool) -> Any:
+    def laid_out(columns, *cells, is_narrow):
         if not is_narrow:
             found.extend(f"no row below {each.heading}" for each in columns if not each.cells)
         return lay_out(columns, *cells, is_narrow=is_narrow)
@@ -219,7 +213,7 @@ def tables_without_rows(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def be_brief(monkeypatch: pytest.MonkeyPatch) -> None:
+def be_brief(monkeypatch):
     """Let every training and every test of one be as small as it can be."""
     few_trees = astuple(BoostingConfig(trees=5))
     monkeypatch.setattr(BoostingConfig.__init__, "__defaults__", few_trees)
@@ -231,7 +225,7 @@ def be_brief(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dtml.lookahead.pipeline.LOOK_BACK", 2)
 
 
-def without_rows(store: Engine, market: str) -> dict[str, object]:
+def without_rows(store, market):
     """The views and questions that answer nothing, and the exceptions that have rows."""
     wrong = {}
     for view in views():
@@ -242,18 +236,18 @@ def without_rows(store: Engine, market: str) -> dict[str, object]:
     return wrong | {title: "no row" for title, answer in asked.items() if answer.empty}
 
 
-def verb_of(line: str) -> str:
+def verb_of(line):
     words = line.split()
     return " ".join(words[: 2 if words[0] == "db" else 1])
 
 
-def reason(name: str, exceptions: Mapping[str, str]) -> str | None:
+def reason(name, exceptions):
     """Why it is excepted, itself or all names that begin as it does; None if it is not."""
     found = [why for each, why in exceptions.items() if f"{name} ".startswith(each)]
     return found[0] if found else None
 
 
-def write_prices(market: Market, days: pd.DatetimeIndex, folder: Path) -> dict[str, str]:
+def write_prices(market, days, folder):
     """Write prices that stay within a market's limits; return what the capitals of LINES mean.
 
     The later file restates a bar of the earlier one, and has a new bar that is rejected.
@@ -288,12 +282,12 @@ def write_prices(market: Market, days: pd.DatetimeIndex, folder: Path) -> dict[s
     return {"MARKET": market.name, "STOCK": stocks[0], **meant}
 
 
-def pages_with_faults(engine: Engine, market: str) -> dict[str, object]:
+def pages_with_faults(engine, market):
     """Follow links from the first page on, some of each kind; return what is wrong, by address."""
     app = app_of_pages.dashboard(engine)
     begin = ["/", *NO_LINK, *(app_of_pages.link(["table", view]) for view in views())]
     begin.append(app_of_pages.link(["market", market, "stock"], {"symbol": "typed"}))
-    wrong: dict[str, object] = {}
+    wrong = {}
     reached = set()
     with served(app, engine) as site:
         for address, answer, page in follow(site.get, begin, plain=OF_A_KIND, asked=OF_A_KIND):
@@ -302,7 +296,7 @@ def pages_with_faults(engine: Engine, market: str) -> dict[str, object]:
                 wrong[address] = answer.status, answer.body[-500:]
             if missing := MISSING.search(page.seen):
                 wrong[address] = missing[0]
-    inner: Any = app
+    inner = app
     while not isinstance(inner, FastAPI):  # behind its guards
         inner = inner.app if hasattr(inner, "app") else getclosurevars(inner).nonlocals["app"]
     routers = [each for each in vars(app_of_pages).values() if isinstance(each, APIRouter)]

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
-from sqlalchemy import Engine
 
 from flows.dashboard.monitoring import metrics
 from tests.support.places import ROOT
@@ -16,13 +15,13 @@ NOON = datetime(2026, 11, 26, 12, tzinfo=UTC)
 METRIC = re.compile(r"\bdtml_\w+")
 
 
-def block(language: str, word: str) -> str:
+def block(language, word):
     """Return the block of the page in a language that has a word."""
     blocks = re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
     return next(text for text in blocks if word in text)
 
 
-def families(engine: Engine) -> dict[str, set[str]]:
+def families(engine):
     """Return the labels of every metric that a store has, samples or none."""
     text = metrics(engine, NOON)
     return {
@@ -33,8 +32,8 @@ def families(engine: Engine) -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 def test_every_metric_of_a_rule_and_of_the_page_s_table_is_one_that_a_store_has(
-    engine: Engine,
-) -> None:
+    engine,
+):
     rules = yaml.safe_load(block("yaml", "groups:"))["groups"][0]["rules"]
     assert [rule["alert"] for rule in rules] == ["NightLate", "DashboardDown", "NightSlow"]
     assert all(set(rule) >= {"expr", "labels", "annotations"} for rule in rules)

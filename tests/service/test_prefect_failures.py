@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 from unittest.mock import patch
 
 import httpx
@@ -38,15 +37,15 @@ from tests.support.service import BIN, answering, failed_service
     ],
 )
 def test_a_request_that_fails_behind_an_error_of_prefects_own_is_named_with_what_to_do(
-    cause: Exception | httpx.Response,
-    words: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    cause,
+    words,
+    capsys,
+    monkeypatch,
+):
     app, address = typer.Typer(), "http://127.0.0.1:1/api"
 
     @app.command()
-    def command() -> None:
+    def command():
         try:
             if isinstance(cause, Exception):
                 raise cause
@@ -63,8 +62,8 @@ def test_a_request_that_fails_behind_an_error_of_prefects_own_is_named_with_what
 
 @pytest.mark.soak
 def test_a_port_that_another_server_has_is_an_error_that_names_it(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     with answering(lambda _: (200, b'"3.8.8"')) as port:
         ended = failed_service(tmp_path, PREFECT_SERVER_API_PORT=str(port))
     assert ended.returncode == 1
@@ -74,7 +73,7 @@ def test_a_port_that_another_server_has_is_an_error_that_names_it(
 
 
 @pytest.mark.soak
-def test_a_server_that_dies_at_its_start_is_an_error(tmp_path: Path) -> None:
+def test_a_server_that_dies_at_its_start_is_an_error(tmp_path):
     ended = failed_service(tmp_path, PREFECT_API_DATABASE_CONNECTION_URL="nothing://at/all")
     assert ended.returncode == 1
     assert re.search(
@@ -83,16 +82,14 @@ def test_a_server_that_dies_at_its_start_is_an_error(tmp_path: Path) -> None:
     )
 
 
-def test_a_folder_of_prefects_that_others_may_write_to_is_refused() -> None:
+def test_a_folder_of_prefects_that_others_may_write_to_is_refused():
     prefect_folder().chmod(0o770)
     with pytest.raises(DtmlError, match=r"written to by others.*DTML_DATA"):
         prefect_folder()
 
 
 @pytest.mark.soak
-def test_a_server_without_a_login_is_warned_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_without_a_login_is_warned_of(tmp_path, monkeypatch):
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     assert warning_of_open_server() is None
     with answering(lambda _: (200, b'"3.8.8"')) as port:
@@ -113,9 +110,7 @@ def test_a_server_without_a_login_is_warned_of(
 @pytest.mark.parametrize(
     ("given", "then"), [("", "127.0.0.1"), ("a.example", "a.example,127.0.0.1"), ("*", "*")]
 )
-def test_a_login_is_shown_to_no_proxy(
-    given: str, then: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_login_is_shown_to_no_proxy(given, then, monkeypatch):
     for name in ("NO_PROXY", "no_proxy", "PREFECT_API_URL", LOGIN):
         monkeypatch.setenv(name, given)
     monkeypatch.setattr(server.subprocess, "Popen", lambda *_, **__: None)
@@ -125,7 +120,7 @@ def test_a_login_is_shown_to_no_proxy(
     assert [os.environ[name] for name in ("NO_PROXY", "no_proxy")] == [then, then]
 
 
-def test_the_runs_in_a_folder_of_the_users_own_stay(tmp_path: Path) -> None:
+def test_the_runs_in_a_folder_of_the_users_own_stay(tmp_path):
     """Other programs may have made them."""
     name = "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED"
     with patch.dict(os.environ, {"PREFECT_HOME": str(tmp_path)}):

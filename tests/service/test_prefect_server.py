@@ -8,11 +8,9 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
 from urllib.error import HTTPError
 
 import pytest
@@ -26,7 +24,6 @@ from tests.support.browser import browser
 from tests.support.prefect_server import give_tables, plain_environment
 from tests.support.service import (
     PATIENCE_S,
-    Serving,
     answering,
     asked,
     cmdline,
@@ -68,7 +65,7 @@ ATTACK = """async ([url, steps]) => {
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+def service(tmp_path_factory):
     """A service whose nights are far off, started with secrets that are none of its business."""
     folder = tmp_path_factory.mktemp("service")
     plant(folder)
@@ -77,19 +74,19 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         yield found
 
 
-def plant(folder: Path) -> None:
+def plant(folder):
     """Leave modules in a folder that say so when they are imported."""
     for name in PLANTED:
         (folder / name).write_text(f"open({str(folder / 'imported')!r}, 'w').close()")
 
 
 @pytest.fixture(scope="module")
-def api(service: Serving) -> str:
+def api(service):
     return f"{service.wait_for(r'page (http://127[.]0[.]0[.]1:[0-9]+)')[1]}/api"
 
 
 @contextmanager
-def temporary(folder: Path) -> Iterator[tuple[str, str, subprocess.Popen[str]]]:
+def temporary(folder):
     """A process with a temporary server, as a night has: the address of its
     API, the login, and the process.
     """
@@ -103,7 +100,7 @@ def temporary(folder: Path) -> Iterator[tuple[str, str, subprocess.Popen[str]]]:
         "PREFECT_HOME": str(folder / "data" / "prefect"),
     }
     give_tables(folder / "data" / "prefect")
-    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     command = [sys.executable, "-P", "-c", code]
     with subprocess.Popen(command, env=environment, cwd=folder, text=True, **pipes) as process:
         assert process.stdout is not None
@@ -112,11 +109,11 @@ def temporary(folder: Path) -> Iterator[tuple[str, str, subprocess.Popen[str]]]:
         process.kill()
 
 
-def refusals(api: str, login: str) -> dict[str, int]:
+def refusals(api, login):
     """The status with which each stranger is sent away from the list of what
     could be run; 200 for none.
     """
-    strangers: dict[str, tuple[str | None, dict[str, str]]] = {
+    strangers = {
         "without a login": (None, {}),
         "with another login": (f"{login}x", {}),
         "a page of another origin, with the login": (login, {"Origin": EVIL}),
@@ -127,7 +124,7 @@ def refusals(api: str, login: str) -> dict[str, int]:
     return {name: status(api, shown, headers) for name, (shown, headers) in strangers.items()}
 
 
-def status(api: str, shown: str | None, headers: dict[str, str]) -> int:
+def status(api, shown, headers):
     try:
         asked(f"{api}/deployments/filter", shown, **headers)
     except HTTPError as error:
@@ -136,9 +133,7 @@ def status(api: str, shown: str | None, headers: dict[str, str]) -> int:
 
 
 @needs_proc
-def test_nobody_but_a_holder_of_the_login_is_heard_by_the_server_of_a_service(
-    service: Serving, api: str
-) -> None:
+def test_nobody_but_a_holder_of_the_login_is_heard_by_the_server_of_a_service(service, api):
     assert set(refusals(api, service.login).values()) <= {400, 401, 403}
     assert len(asked(f"{api}/deployments/filter", service.login)) == 4
     assert (
@@ -152,7 +147,7 @@ def test_nobody_but_a_holder_of_the_login_is_heard_by_the_server_of_a_service(
 
 
 @needs_proc
-def test_nobody_but_its_own_process_is_heard_by_a_temporary_server(tmp_path: Path) -> None:
+def test_nobody_but_its_own_process_is_heard_by_a_temporary_server(tmp_path):
     plant(tmp_path)
     with temporary(tmp_path) as (api, login, _):
         assert set(refusals(api, login).values()) <= {400, 401, 403}
@@ -167,8 +162,8 @@ def test_nobody_but_its_own_process_is_heard_by_a_temporary_server(tmp_path: Pat
 
 @needs_proc
 def test_a_port_whose_server_died_is_nobodys_until_its_command_has_ended_too(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     with temporary(tmp_path) as (api, _, process):
         port = int(re.findall(r":(\d+)/", api)[0])
         (serving_pid,) = (
@@ -187,9 +182,7 @@ def test_a_port_whose_server_died_is_nobodys_until_its_command_has_ended_too(
 
 
 @needs_proc
-def test_a_real_page_of_another_origin_reaches_nothing(
-    service: Serving, api: str, tmp_path: Path
-) -> None:
+def test_a_real_page_of_another_origin_reaches_nothing(service, api, tmp_path):
     before = asked(f"{api}/deployments/filter", service.login)
     with browser() as opened, page_elsewhere() as elsewhere:
         page = opened.new_page()
@@ -210,13 +203,13 @@ def test_a_real_page_of_another_origin_reaches_nothing(
 
 
 @contextmanager
-def page_elsewhere() -> Iterator[str]:
+def page_elsewhere():
     """An empty page of another origin of this machine, as any local user could serve."""
     with answering(lambda _: (200, b"<!doctype html><title>elsewhere</title>")) as port:
         yield f"http://127.0.0.1:{port}/"
 
 
-def run_now(api: str, login: str) -> None:
+def run_now(api, login):
     """Ask for another run of the service's night."""
     deployments = asked(f"{api}/deployments/filter", login)
     (night,) = (each for each in deployments if each["entrypoint"].endswith("scheduled_night"))
@@ -228,18 +221,18 @@ def run_now(api: str, login: str) -> None:
 
 
 @needs_proc
-def test_a_run_inherits_what_it_needs_and_no_secret_beside_it(service: Serving, api: str) -> None:
+def test_a_run_inherits_what_it_needs_and_no_secret_beside_it(service, api):
     folder = service.words.parent
     service.wait_for(RUN_ENDED)  # of what was missed, which begins with the service
     before = len(RUN_ENDED.findall(service.said))
     run_now(api, service.login)
-    seen: dict[int, set[str]] = {}
-    run_pids: set[int] = set()
+    seen = {}
+    run_pids = set()
     (serving_pid,) = (
         pid for pid in processes_of(folder) if b"flows.service.guarded_server" in cmdline(pid)
     )
 
-    def ended() -> bool:
+    def ended():
         run_pids.update(runs_of(folder))
         for pid in processes_of(folder):
             if pid != service.process.pid:
@@ -262,8 +255,8 @@ def test_a_run_inherits_what_it_needs_and_no_secret_beside_it(service: Serving, 
 
 @needs_proc
 def test_two_services_that_start_together_have_a_server_each_and_the_death_of_one_is_its_own(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     """One ends with a reason when its server dies; the other goes on, and when it is killed, takes
     its server and its run along. The folder of a service is no other's while it is on.
     """
@@ -294,8 +287,8 @@ def test_two_services_that_start_together_have_a_server_each_and_the_death_of_on
 
 
 def test_a_server_waits_until_another_of_its_folder_has_made_its_tables(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, monkeypatch, capsys
+):
     """Of three that started at once in a new folder, one died of the tables
     that another was making.
     """

@@ -8,8 +8,6 @@ from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
-from prefect.client.schemas.objects import State
-from sqlalchemy import Engine
 
 from db.connection.locks import market_lock
 from db.engine import reading
@@ -17,7 +15,6 @@ from db.read import read_row
 from dtml.markets import load_market, market_names
 from dtml.prices.sessions import last_closed_session, session_close, sessions_between
 from flows.markets.opened import RunRequest
-from flows.nightly.context import MarketContext
 from flows.nightly.night import directly, run_night
 from flows.service import flows as scheduled
 from flows.service.schedules import DELAY, next_night, night_cron, schedules_of, skip_reason
@@ -26,7 +23,7 @@ from tests.support.nights import AS_OF, BARS, FrameSource, LimitedSource, after_
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
-def at(text: str, zone: str) -> datetime:
+def at(text, zone):
     return datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone))
 
 
@@ -40,14 +37,12 @@ def at(text: str, zone: str) -> datetime:
         ("csi300", "30 17 * * 1-5", "Asia/Shanghai"),
     ],
 )
-def test_a_night_is_due_150_minutes_after_the_usual_close_of_its_exchange(
-    market: str, cron: str, zone: str
-) -> None:
+def test_a_night_is_due_150_minutes_after_the_usual_close_of_its_exchange(market, cron, zone):
     night = schedules_of(load_market(market), NOW)[0]
     assert (night.work, night.cron, night.timezone) == ("night", cron, zone)
 
 
-def test_a_night_after_midnight_moves_to_the_next_weekday() -> None:
+def test_a_night_after_midnight_moves_to_the_next_weekday():
     late = night_cron(load_market("sp500"), NOW, timedelta(hours=9, minutes=15))
     assert late == "15 1 * * 2-6"
     always_open = replace(load_market("sp500"), calendar="24/7")
@@ -56,7 +51,7 @@ def test_a_night_after_midnight_moves_to_the_next_weekday() -> None:
     assert night_cron(replace(always_open, calendar="XSAU"), NOW) == "30 17 * * 0-4"
 
 
-def test_a_model_that_never_changes_is_not_trained_by_schedule() -> None:
+def test_a_model_that_never_changes_is_not_trained_by_schedule():
     frozen, renewed = load_market("kdd17"), load_market("kospi200")
     assert [each.work for each in schedules_of(replace(frozen, retrain="never"), NOW)] == [
         "night",
@@ -66,7 +61,7 @@ def test_a_model_that_never_changes_is_not_trained_by_schedule() -> None:
 
 
 @pytest.mark.parametrize("market", ["kospi200", "sp500"])
-def test_every_session_of_two_years_has_closed_when_its_night_is_due(market: str) -> None:
+def test_every_session_of_two_years_has_closed_when_its_night_is_due(market):
     known = load_market(market)
     now = datetime(2023, 11, 1, tzinfo=UTC)
     for session in sessions_between(known.calendar, date(2023, 11, 1), date(2025, 11, 1)):
@@ -77,7 +72,7 @@ def test_every_session_of_two_years_has_closed_when_its_night_is_due(market: str
         assert skip_reason(known, due) is None
 
 
-def test_a_korean_night_is_due_well_after_the_close_of_a_session_that_ends_late() -> None:
+def test_a_korean_night_is_due_well_after_the_close_of_a_session_that_ends_late():
     # On the day of the entrance exam all begins an hour later; exchange_calendars does not know it.
     exam = date(2026, 11, 19)
     late_close = at("2026-11-19 16:30", "Asia/Seoul")
@@ -122,9 +117,7 @@ def test_a_korean_night_is_due_well_after_the_close_of_a_session_that_ends_late(
         ("sp500", "2026-11-23 18:30 America/New_York", "2026-11-24 23:30"),
     ],
 )
-def test_the_next_night_is_that_of_the_next_session_at_its_local_hour(
-    market: str, after: str, due: str
-) -> None:
+def test_the_next_night_is_that_of_the_next_session_at_its_local_hour(market, after, due):
     moment, zone = after.rsplit(" ", 1)
     assert next_night(load_market(market), at(moment, zone)) == at(due, "UTC")
 
@@ -144,9 +137,7 @@ def test_the_next_night_is_that_of_the_next_session_at_its_local_hour(
         ("sp500", "2026-11-21 18:30 America/New_York", "2026-11-21 (Saturday)"),
     ],
 )
-def test_a_night_due_on_a_day_without_a_session_is_skipped_by_name(
-    market: str, due: str, day: str
-) -> None:
+def test_a_night_due_on_a_day_without_a_session_is_skipped_by_name(market, due, day):
     moment, zone = due.rsplit(" ", 1)
     known = load_market(market)
     reason = skip_reason(known, at(moment, zone))
@@ -157,7 +148,7 @@ DUE = session_close("XNYS", AS_OF) + DELAY
 
 
 @pytest.fixture
-def due(monkeypatch: pytest.MonkeyPatch) -> datetime:
+def due(monkeypatch):
     """The moment for which a run of this process was scheduled; its stages are
     plain calls and leave no pages.
     """
@@ -167,22 +158,20 @@ def due(monkeypatch: pytest.MonkeyPatch) -> datetime:
     return DUE
 
 
-def ended(
-    context: MarketContext, monkeypatch: pytest.MonkeyPatch, *waits: int, any_day: bool = False
-) -> State[None]:
+def ended(context, monkeypatch, *waits, any_day=False):
     monkeypatch.setattr(scheduled, "open_context", lambda _request: context)
     return scheduled.scheduled_night.fn(RunRequest(context.name), None, waits, any_day=any_day)
 
 
-def status(engine: Engine, as_of: date) -> str | None:
+def status(engine, as_of):
     with reading(engine) as conn:
         row = read_row(conn, "night_log", market="simulated", as_of=as_of)
     return None if row is None else str(row["status"])
 
 
 def test_a_scheduled_night_is_that_of_its_hour_and_a_second_run_says_that_it_is_complete(
-    context: MarketContext, due: datetime, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    context, due, monkeypatch
+):
     first = ended(context, monkeypatch)
     assert (first.name, str(first.message)[:10]) == ("Completed", str(AS_OF))
     assert status(context.engine, AS_OF) == "complete"
@@ -192,9 +181,7 @@ def test_a_scheduled_night_is_that_of_its_hour_and_a_second_run_says_that_it_is_
     assert again.is_completed()
 
 
-def test_a_night_scheduled_on_a_holiday_is_skipped_and_touches_nothing(
-    context: MarketContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_night_scheduled_on_a_holiday_is_skipped_and_touches_nothing(context, monkeypatch):
     monkeypatch.setattr(scheduled, "_due", lambda: at("2024-07-04 18:30", "America/New_York"))
     state = ended(context, monkeypatch)
     assert state.name == "Skipped"
@@ -203,9 +190,9 @@ def test_a_night_scheduled_on_a_holiday_is_skipped_and_touches_nothing(
 
 
 def test_a_night_whose_source_limits_the_rate_is_tried_again_after_each_wait(
-    context: MarketContext, due: datetime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waited: list[float] = []
+    context, due, monkeypatch
+):
+    waited = []
     monkeypatch.setattr(scheduled.time, "sleep", waited.append)
     state = ended(
         replace(context, source=LimitedSource(BARS, limited=lambda asked: asked <= 2)),
@@ -219,9 +206,7 @@ def test_a_night_whose_source_limits_the_rate_is_tried_again_after_each_wait(
     assert status(context.engine, AS_OF) == "complete"
 
 
-def test_a_night_whose_bars_do_not_exist_is_not_tried_again(
-    context: MarketContext, due: datetime, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_night_whose_bars_do_not_exist_is_not_tried_again(context, due, monkeypatch):
     source = FrameSource(without(BARS, [context.market.index.symbol]))
     state = ended(replace(context, source=source), monkeypatch, 10_000)
     assert state.is_failed()
@@ -229,9 +214,7 @@ def test_a_night_whose_bars_do_not_exist_is_not_tried_again(
 
 
 @pytest.mark.soak
-def test_a_refused_night_of_the_past_does_not_fail_the_night_of_today(
-    context: MarketContext, due: datetime, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_night_of_the_past_does_not_fail_the_night_of_today(context, due, monkeypatch):
     run_night(context, date(2024, 6, 26))
     lacking = date(2024, 6, 27)
     source = FrameSource(without(BARS, [context.market.index.symbol], lacking))
@@ -246,9 +229,7 @@ def test_a_refused_night_of_the_past_does_not_fail_the_night_of_today(
 
 
 @pytest.mark.soak
-def test_no_scheduled_work_begins_beside_another_process_at_the_market(
-    context: MarketContext, due: datetime, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_scheduled_work_begins_beside_another_process_at_the_market(context, due, monkeypatch):
     with market_lock(context.engine, context.name):
         night = ended(context, monkeypatch)
     assert night.name == "Skipped"
@@ -262,15 +243,13 @@ def test_no_scheduled_work_begins_beside_another_process_at_the_market(
         assert work.fn(request).name == "Completed"
 
 
-def test_a_source_that_ends_early_has_no_night_after_its_end(
-    context: MarketContext, due: datetime, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_source_that_ends_early_has_no_night_after_its_end(context, due, monkeypatch):
     monkeypatch.setattr(FrameSource, "last_session", lambda _source: date(2024, 6, 27))
     state = ended(context, monkeypatch)
     assert (state.name, str(state.message)[:10]) == ("Completed", "2024-06-27")
     assert status(context.engine, AS_OF) is None
 
 
-def test_every_market_of_the_package_has_a_next_night() -> None:
+def test_every_market_of_the_package_has_a_next_night():
     for name in market_names():
         assert NOW < next_night(load_market(name), NOW) < NOW + timedelta(days=5)

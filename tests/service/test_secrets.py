@@ -6,14 +6,13 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 from filelock import FileLock
-from sqlalchemy import URL, Engine, create_engine, make_url
+from sqlalchemy import Engine, create_engine, make_url
 
 from db import tables as schema
 from db.engine import location, open_engine
@@ -51,7 +50,7 @@ class Scene:
     hook: Webhook
     said: dict[str, subprocess.CompletedProcess[str]]
 
-    def run(self, name: str, *arguments: str, url: str | None = None) -> None:
+    def run(self, name, *arguments, url=None):
         environment = (
             plain_environment()
             | self.prefect
@@ -73,7 +72,7 @@ class Scene:
         )
 
 
-def plant(server: str) -> tuple[Engine, URL]:
+def plant(server):
     """A role that needs its password, with a schema of its own; the
     administrator's engine and the role's URL.
     """
@@ -100,7 +99,7 @@ def plant(server: str) -> tuple[Engine, URL]:
 
 
 @pytest.fixture(scope="module")
-def scene(postgresql_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+def scene(postgresql_server, tmp_path_factory):
     """One Prefect server, whose database is in the folder, has the runs of all nights."""
     folder = tmp_path_factory.mktemp("secrets")
     (folder / "small.toml").write_text(small_market())
@@ -133,7 +132,7 @@ def scene(postgresql_server: str, tmp_path_factory: pytest.TempPathFactory) -> I
     admin.dispose()
 
 
-def test_the_commands_went_where_a_secret_could_come_out(scene: Scene) -> None:
+def test_the_commands_went_where_a_secret_could_come_out(scene):
     codes = {name: ended.returncode for name, ended in scene.said.items()}
     ended = {"night": 0, "refused night": 1, "status": 1, "query": 2}
     assert codes == ended | {"wrong password": 1, "raw password": 2}
@@ -146,12 +145,12 @@ def test_the_commands_went_where_a_secret_could_come_out(scene: Scene) -> None:
     assert scene.hook.tried > 0
 
 
-def test_no_command_says_a_secret(scene: Scene) -> None:
+def test_no_command_says_a_secret(scene):
     said = {name: ended.stdout + ended.stderr for name, ended in scene.said.items()}
     assert [(name, part) for name, text in said.items() for part in PLANTED if part in text] == []
 
 
-def test_no_file_holds_a_secret(scene: Scene) -> None:
+def test_no_file_holds_a_secret(scene):
     files = [file for file in scene.folder.rglob("*") if file.is_file()]
     assert {"prefect.db", "2024-07-02.html"} <= {file.name for file in files}
     held = [
@@ -160,7 +159,7 @@ def test_no_file_holds_a_secret(scene: Scene) -> None:
     assert held == []
 
 
-def test_no_row_holds_a_secret(scene: Scene) -> None:
+def test_no_row_holds_a_secret(scene):
     tables = [each.name for each in schema.metadata.sorted_tables]
     rows = {}
     with scene.admin.connect() as conn:
@@ -185,7 +184,7 @@ def test_no_row_holds_a_secret(scene: Scene) -> None:
     ],
 )
 @pytest.mark.parametrize("written", [PASSWORD, quote(PASSWORD), quote(PASSWORD, safe="")])
-def test_no_way_to_write_a_password_shows_it(url: str, written: str) -> None:
+def test_no_way_to_write_a_password_shows_it(url, written):
     pytest.importorskip("psycopg")
     try:
         said = location(open_engine(url.format(written)))
@@ -195,7 +194,7 @@ def test_no_way_to_write_a_password_shows_it(url: str, written: str) -> None:
     assert [part for part in PARTS if part in said] == []
 
 
-def test_a_password_that_could_be_read_as_a_host_is_a_mistake_that_says_how_to_write_it() -> None:
+def test_a_password_that_could_be_read_as_a_host_is_a_mistake_that_says_how_to_write_it():
     with pytest.raises(StoreUsageError, match="password's @ as %40") as caught:
         open_engine(f"postgresql://quant:{PASSWORD}@127.0.0.1:9/x")
     assert caught.value.__cause__ is None

@@ -7,7 +7,6 @@ import re
 import signal
 import sys
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,6 @@ from dtml.markets import load_market
 from dtml.prices.sessions import last_closed_session
 from flows.service.prefect_server import LOGIN
 from flows.service.schedules import DELAY, TRANSLATING, WATCHING, Schedule, schedules_of
-from tests.support.commands import Command
 from tests.support.places import ROOT
 from tests.support.service import (
     PATIENCE_S,
@@ -32,8 +30,8 @@ pytestmark = pytest.mark.soak
 
 @needs_proc
 def test_services_of_two_folders_on_one_server_run_their_own_nights_alone_and_nothing_is_left(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     due = last_closed_session("XNYS", datetime.now(UTC), grace=DELAY)
     with serving(tmp_path / "one") as first:
         api = first.wait_for(r"export PREFECT_API_URL=(\S+)")[1]
@@ -59,8 +57,8 @@ def test_services_of_two_folders_on_one_server_run_their_own_nights_alone_and_no
 
 @pytest.mark.usefixtures("served")
 def test_the_deployments_of_the_file_are_on_the_server_with_their_schedules(
-    prefect_api: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    prefect_api, monkeypatch, capsys
+):
     from prefect import cli  # late: it takes seconds
 
     monkeypatch.chdir(ROOT)
@@ -89,9 +87,7 @@ def test_the_deployments_of_the_file_are_on_the_server_with_their_schedules(
     assert len(found) == 8
 
 
-def test_without_a_market_and_a_night_there_is_nothing_to_serve(
-    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_market_and_a_night_there_is_nothing_to_serve(tmp_path, command, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in [each for each in os.environ if each.startswith(("DTML_", "PREFECT_"))]:
         monkeypatch.delenv(name)

@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, date, datetime, time, timedelta
@@ -16,7 +15,6 @@ from pathlib import Path
 import pytest
 import typer
 from filelock import FileLock
-from sqlalchemy import Engine
 
 from db.connection.locks import market_lock
 from db.engine import reading, transaction
@@ -27,14 +25,12 @@ from dtml.errors import UsageError
 from dtml.markets import load_market
 from dtml.prices.sessions import next_session
 from flows.commands.status import commands
-from flows.nightly.context import MarketContext
 from flows.nightly.night import NightRefusedError, run_night
 from flows.service.alerts import watch_markets
 from flows.service.schedules import LOCK, write_serving
-from flows.service.status import MarketStatus, market_status, named_markets
+from flows.service.status import market_status, named_markets
 from flows.service.timeliness import timeliness
 from flows.settings import prefect_folder
-from tests.support.commands import Command
 from tests.support.nights import AS_OF, BARS, FrameSource, after_nights, without
 
 NEXT_MIDNIGHT = datetime(2024, 7, 3, 4, tzinfo=UTC)
@@ -46,7 +42,7 @@ NEXT_NOON = datetime(2024, 7, 2, 16, tzinfo=UTC)
 
 
 @pytest.fixture
-def dtml(store_url: str, command: Command) -> Command:
+def dtml(store_url, command):
     """Run a command that knows `status` alone: exit code, standard output, standard error."""
     # with one command alone, typer would want no name of it
     app = typer.Typer(callback=lambda: None)
@@ -54,17 +50,17 @@ def dtml(store_url: str, command: Command) -> Command:
     return partial(command, "status", of=app)
 
 
-def stands(engine: Engine, now: datetime) -> MarketStatus:
+def stands(engine, now):
     return market_status(engine, "simulated", MARKET, now)
 
 
-def refuse(context: MarketContext, day: date) -> None:
+def refuse(context, day):
     poor = replace(context, source=FrameSource(without(BARS, [context.market.index.symbol], day)))
     with pytest.raises(NightRefusedError):
         run_night(poor, day)
 
 
-def begin(engine: Engine) -> None:
+def begin(engine):
     with transaction(engine) as conn:
         after = next_session("XNYS", AS_OF)
         stored_nights.start_night(
@@ -97,18 +93,14 @@ def begin(engine: Engine) -> None:
     ],
 )
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_a_night_is_due_two_hours_after_its_moment(
-    reader: Engine, now: str, due: str, since: str
-) -> None:
+def test_a_night_is_due_two_hours_after_its_moment(reader, now, due, since):
     with reading(reader) as conn:
         found = timeliness(conn, "simulated", MARKET, datetime.fromisoformat(f"{now}+00:00")).due
     assert found is not None
     assert (str(found.as_of), found.since) == (due, datetime.fromisoformat(f"{since}+00:00"))
 
 
-def test_a_market_that_is_up_to_date_says_when_it_goes_on_and_by_which_model(
-    context: MarketContext, reader: Engine
-) -> None:
+def test_a_market_that_is_up_to_date_says_when_it_goes_on_and_by_which_model(context, reader):
     row = run_night(context, AS_OF).row
     found = stands(reader, NEXT_NOON)
     assert (found.as_of, found.outcome, found.age, found.is_late, found.problem) == (
@@ -126,9 +118,7 @@ def test_a_market_that_is_up_to_date_says_when_it_goes_on_and_by_which_model(
     assert (later.age, later.due_in) == (7, 56)
 
 
-def test_markets_are_those_asked_for_or_all_that_the_store_knows(
-    engine: Engine, reader: Engine, tmp_path: Path
-) -> None:
+def test_markets_are_those_asked_for_or_all_that_the_store_knows(engine, reader, tmp_path):
     begin(engine)
     mine = tmp_path / "mine.toml"
     mine.write_text(
@@ -161,7 +151,7 @@ def test_markets_are_those_asked_for_or_all_that_the_store_knows(
 
 
 @contextmanager
-def serving_simulated(cron: str | None = None) -> Iterator[None]:
+def serving_simulated(cron=None):
     """As `dtml serve simulated --delay 300` does: nights are expected whenever the last one was."""
     folder = prefect_folder()
     write_serving(folder, ["simulated"], timedelta(minutes=300), cron)
@@ -169,9 +159,7 @@ def serving_simulated(cron: str | None = None) -> Iterator[None]:
         yield
 
 
-def test_a_market_that_is_only_history_has_no_late_night_and_no_next_one(
-    context: MarketContext, dtml: Command
-) -> None:
+def test_a_market_that_is_only_history_has_no_late_night_and_no_next_one(context, dtml):
     after_nights(context, AS_OF)
     refuse(context, next_session("XNYS", AS_OF))
     for day, is_nightly in ((date(2024, 8, 2), True), (date(2024, 8, 3), False)):
@@ -190,9 +178,7 @@ def test_a_market_that_is_only_history_has_no_late_night_and_no_next_one(
         assert (code, complaint.startswith("simulated: ")) == (1, True)
 
 
-def test_the_command_prints_every_market_and_says_what_is_not_well_only_when_asked(
-    context: MarketContext, dtml: Command
-) -> None:
+def test_the_command_prints_every_market_and_says_what_is_not_well_only_when_asked(context, dtml):
     refuse(context, AS_OF)
     code, said, complaint = dtml()
     assert (code, complaint) == (0, "")
@@ -224,7 +210,7 @@ LIGHT = {  # by what is not loaded yet after each import
 }
 
 
-def test_asking_and_telling_load_nothing_heavy() -> None:
+def test_asking_and_telling_load_nothing_heavy():
     code = "\n".join(
         f"import sys, {modules}; print(sorted({heavy} & set(sys.modules)))"
         for modules, heavy in LIGHT.items()
@@ -234,9 +220,7 @@ def test_asking_and_telling_load_nothing_heavy() -> None:
 
 
 @pytest.mark.soak
-def test_a_night_that_nobody_is_at_was_interrupted(
-    engine: Engine, reader: Engine, tmp_path: Path
-) -> None:
+def test_a_night_that_nobody_is_at_was_interrupted(engine, reader, tmp_path):
     begin(engine)
     with market_lock(engine, "simulated"):
         assert stands(reader, EVENING).outcome == "running"
@@ -244,7 +228,7 @@ def test_a_night_that_nobody_is_at_was_interrupted(
     assert not list(Path.cwd().glob("file:*"))
 
 
-def test_a_market_without_its_due_night_is_late(context: MarketContext, reader: Engine) -> None:
+def test_a_market_without_its_due_night_is_late(context, reader):
     after_nights(context, AS_OF)
     assert not stands(reader, datetime(2024, 7, 3, 0, 29, tzinfo=UTC)).is_late
     found = stands(reader, NEXT_MIDNIGHT)

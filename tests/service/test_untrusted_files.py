@@ -4,8 +4,6 @@ import json
 import os
 import pickle
 import struct
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -23,7 +21,7 @@ from tests.support.price_files import FIRST, LAST, MARKET
 from translation import artifacts
 from translation.atomic_files import sha256
 
-CARD: dict[str, Any] = {
+CARD = {
     "format": 1,
     "market": "made",
     "symbols": ["A"],
@@ -43,18 +41,18 @@ INDEX = 'symbol = "I"\nname = "An index"'
 class Evil:
     """Unpickled, it makes a file."""
 
-    def __init__(self, mark: Path) -> None:
+    def __init__(self, mark):
         self.mark = mark
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self):
         return os.system, (f"touch {self.mark}",)
 
 
-def checkpoint(**card: object) -> bytes:
+def checkpoint(**card):
     return save({"w": torch.ones(2, 3)}, metadata={"card": json.dumps(CARD | card)})
 
 
-def raw(header: object, length: int | None = None) -> bytes:
+def raw(header, length=None):
     """A safetensors file with any header, which may claim another length."""
     written = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(written) if length is None else length) + written + bytes(8)
@@ -87,9 +85,7 @@ CHECKPOINTS = {
 
 
 @pytest.mark.parametrize("name", CHECKPOINTS)
-def test_a_checkpoint_that_is_wrong_is_one_line_even_with_its_own_hash(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_checkpoint_that_is_wrong_is_one_line_even_with_its_own_hash(name, tmp_path):
     file = tmp_path / "model.safetensors"
     file.write_bytes(CHECKPOINTS[name])
     with pytest.raises(DtmlError) as caught:
@@ -98,9 +94,7 @@ def test_a_checkpoint_that_is_wrong_is_one_line_even_with_its_own_hash(
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
-def test_weights_that_are_no_numbers_are_named_before_saving_and_on_loading(
-    wrong: float, tmp_path: Path
-) -> None:
+def test_weights_that_are_no_numbers_are_named_before_saving_and_on_loading(wrong, tmp_path):
     file, weights = (
         tmp_path / "model.safetensors",
         {"w": torch.ones(1, 6), "predict.bias": torch.ones(1, 3)},
@@ -118,7 +112,7 @@ def test_weights_that_are_no_numbers_are_named_before_saving_and_on_loading(
     assert "\n" not in str(caught.value)
 
 
-def test_a_pickle_that_is_called_a_checkpoint_is_not_run(tmp_path: Path) -> None:
+def test_a_pickle_that_is_called_a_checkpoint_is_not_run(tmp_path):
     file, mark = tmp_path / "model.safetensors", tmp_path / "ran"
     file.write_bytes(pickle.dumps(Evil(mark)))
     with pytest.raises(DtmlError, match="cannot be used: damaged"):
@@ -127,7 +121,7 @@ def test_a_pickle_that_is_called_a_checkpoint_is_not_run(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("weights", [{"w": torch.ones(1, 2, 3)}, {"w": torch.ones(0)}, {}])
-def test_weights_of_other_shapes_are_one_line(weights: dict[str, torch.Tensor]) -> None:
+def test_weights_of_other_shapes_are_one_line(weights):
     ensemble = Ensemble("made", ("A",), (0,), ModelConfig(), WindowConfig(), weights)
     with pytest.raises(DtmlError, match=r"weights of made .*not fit") as caught:
         ensemble.network(0)
@@ -155,7 +149,7 @@ def test_weights_of_other_shapes_are_one_line(weights: dict[str, torch.Tensor]) 
         "a long date",
     ],
 )
-def test_a_csv_that_is_wrong_is_a_short_line(rows: bytes, said: str, tmp_path: Path) -> None:
+def test_a_csv_that_is_wrong_is_a_short_line(rows, said, tmp_path):
     (tmp_path / "p.csv").write_bytes(HEADER + rows)
     with pytest.raises(UsageError) as caught:
         FileSource(MARKET, tmp_path / "p.csv").fetch({"AAA": FIRST}, LAST)
@@ -164,7 +158,7 @@ def test_a_csv_that_is_wrong_is_a_short_line(rows: bytes, said: str, tmp_path: P
     assert "\n" not in str(caught.value)
 
 
-def parquet(file: Path, **columns: object) -> FileSource:
+def parquet(file, **columns):
     pa.parquet.write_table(
         pa.table({"date": ["2024-03-04"], "symbol": ["AAA"], "close": [1.0]} | columns), file
     )
@@ -172,9 +166,7 @@ def parquet(file: Path, **columns: object) -> FileSource:
 
 
 @pytest.mark.parametrize("column", ["date", "symbol", "close"])
-def test_a_parquet_that_holds_pickles_is_a_mistake_and_runs_none(
-    column: str, tmp_path: Path
-) -> None:
+def test_a_parquet_that_holds_pickles_is_a_mistake_and_runs_none(column, tmp_path):
     mark = tmp_path / "ran"
     source = parquet(tmp_path / "p.parquet", **{column: [pickle.dumps(Evil(mark))]})
     with pytest.raises(UsageError):
@@ -182,7 +174,7 @@ def test_a_parquet_that_holds_pickles_is_a_mistake_and_runs_none(
     assert not mark.exists()
 
 
-def test_a_type_that_names_python_in_a_parquet_runs_nothing(tmp_path: Path) -> None:
+def test_a_type_that_names_python_in_a_parquet_runs_nothing(tmp_path):
     mark = tmp_path / "ran"
     hidden = {b"ARROW:extension:name": b"arrow.py_extension_type"}
     hidden |= {b"ARROW:extension:metadata": pickle.dumps(Evil(mark))}
@@ -232,7 +224,7 @@ SYMBOLS = [
 
 
 @pytest.mark.parametrize("symbol", SYMBOLS)
-def test_what_could_be_a_path_an_option_or_sql_is_no_symbol(symbol: str, tmp_path: Path) -> None:
+def test_what_could_be_a_path_an_option_or_sql_is_no_symbol(symbol, tmp_path):
     assert not is_symbol(symbol)
     written = json.dumps(symbol, ensure_ascii=True)
     (tmp_path / "mine.toml").write_text(
@@ -262,9 +254,7 @@ def test_what_could_be_a_path_an_option_or_sql_is_no_symbol(symbol: str, tmp_pat
         ({"more": "[checks]\nmax_return = nan"}, "checks.max_return"),
     ],
 )
-def test_a_market_file_is_words_and_no_way_out_of_its_folder(
-    parts: dict[str, str], said: str | None, tmp_path: Path
-) -> None:
+def test_a_market_file_is_words_and_no_way_out_of_its_folder(parts, said, tmp_path):
     whole = {"title": "T", "zone": "UTC", "index": INDEX, "more": ""} | parts
     (tmp_path / "mine.toml").write_text(MARKET_FILE.format(**whole))
     if said is None:

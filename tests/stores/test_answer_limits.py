@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -50,9 +49,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, file=sys.stderr
 """
 
 
-def asked_in_a_process(
-    folder: Path, forms: str, sql: str, memory: int = 2**31
-) -> tuple[list[str], int]:
+def asked_in_a_process(folder, forms, sql, memory=2**31):
     """What a process of its own complains of that asks this in some forms, and
     the most memory that it had.
     """
@@ -72,7 +69,7 @@ def asked_in_a_process(
 @pytest.mark.by_quarters
 @pytest.mark.soak
 @pytest.mark.parametrize("form", ["as_csv", "as_json"])
-def test_rows_are_written_as_they_come_and_not_held(form: str, tmp_path: Path) -> None:
+def test_rows_are_written_as_they_come_and_not_held(form, tmp_path):
     _, one = asked_in_a_process(tmp_path, form, "select 1 as i, 'x' as said")
     said, all_of_them = asked_in_a_process(tmp_path, form, LONG_TEXTS)
     assert said == []
@@ -80,7 +77,7 @@ def test_rows_are_written_as_they_come_and_not_held(form: str, tmp_path: Path) -
 
 
 @pytest.mark.soak
-def test_a_table_shows_the_first_rows_and_reads_no_more(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_shows_the_first_rows_and_reads_no_more(capsys):
     query(ENDLESS, **TABLE)
     printed = capsys.readouterr()
     assert [line.split() for line in printed.out.splitlines()] == [
@@ -94,8 +91,8 @@ def test_a_table_shows_the_first_rows_and_reads_no_more(capsys: pytest.CaptureFi
 
 
 def test_rows_that_must_be_held_at_once_are_refused_beyond_a_bound(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setattr("db.connection.user_sql.HELD_ROWS", 5000)
     reader = open_reader()
     with pytest.raises(
@@ -110,9 +107,7 @@ def test_rows_that_must_be_held_at_once_are_refused_beyond_a_bound(
 
 
 @pytest.mark.soak
-def test_a_file_that_would_fill_the_disk_is_refused_and_none_of_it_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_would_fill_the_disk_is_refused_and_none_of_it_is_left(tmp_path, monkeypatch):
     monkeypatch.setattr(write_parquet, "__defaults__", (50_000,))
     with pytest.raises(UsageError, match=r"more than .* MiB as Parquet.*no file.*: select fewer"):
         query(ENDLESS, **TABLE, parquet=tmp_path / "rows.parquet")
@@ -122,8 +117,8 @@ def test_a_file_that_would_fill_the_disk_is_refused_and_none_of_it_is_left(
 @pytest.mark.one_case
 @pytest.mark.parametrize("form", ["as_csv", "as_json"])
 def test_an_answer_that_would_fill_the_disk_is_refused_and_none_of_it_is_printed(
-    form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    form, monkeypatch, capsys
+):
     monkeypatch.setattr("flows.commands.query.LARGEST", 100_000)
     with pytest.raises(UsageError, match=r"more than .* MiB as .*: select fewer"):
         query(ENDLESS, **TABLE | {form: True})
@@ -132,9 +127,7 @@ def test_an_answer_that_would_fill_the_disk_is_refused_and_none_of_it_is_printed
 
 @pytest.mark.soak
 @pytest.mark.parametrize("form", ["as_csv", "as_json"])
-def test_rows_without_end_are_ended_by_time_and_none_is_printed(
-    form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_without_end_are_ended_by_time_and_none_is_printed(form, monkeypatch, capsys):
     monkeypatch.setattr("db.engine.READ_LIMIT_S", 0.3)
     crossed = (
         NUMBERS.format(end=" where i < 100000") + " select a.i, b.i as j from n a cross join n b"
@@ -146,9 +139,7 @@ def test_rows_without_end_are_ended_by_time_and_none_is_printed(
 
 
 @pytest.mark.soak
-def test_a_huge_value_takes_no_more_memory_than_an_answer_may(
-    tmp_path: Path, store_url: str
-) -> None:
+def test_a_huge_value_takes_no_more_memory_than_an_answer_may(tmp_path, store_url):
     if store_url.startswith("sqlite"):  # whose values are bounded too, but not how many a row has
         values = ", ".join(f"randomblob(950000) as b{number}" for number in range(600))
         sql = f"select {values}"

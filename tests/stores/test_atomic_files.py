@@ -3,7 +3,6 @@
 import os
 import resource
 import signal
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from flows.settings import write_page
 from translation import artifacts
 from translation.atomic_files import write_folder_whole, write_whole
 
-WRITERS: dict[str, Callable[[Path], object]] = {
+WRITERS = {
     "report": lambda file: write_page(file, "half of a page" * 9),
     "checkpoint": lambda file: artifacts.write(file, {"weights": torch.ones(99)}, {}),
     "vocabulary": lambda file: write_whole(file, lambda partial: partial.write_bytes(b"half" * 99)),
@@ -21,7 +20,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.fixture
-def little_room() -> Iterator[None]:
+def little_room():
     """No file may grow beyond 64 bytes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (64, hard))
@@ -30,9 +29,7 @@ def little_room() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_a_file_that_finds_no_room_leaves_the_one_before_as_it_was(
-    kind: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_a_file_that_finds_no_room_leaves_the_one_before_as_it_was(kind, tmp_path, request):
     (tmp_path / "whole").write_text("before")
     request.getfixturevalue("little_room")
     with pytest.raises(OSError, match="File too large"):
@@ -41,9 +38,7 @@ def test_a_file_that_finds_no_room_leaves_the_one_before_as_it_was(
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_what_a_killed_writer_left_is_gone_with_the_next_write(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_killed_writer_left_is_gone_with_the_next_write(kind, tmp_path, monkeypatch):
     if (child := os.fork()) == 0:
         monkeypatch.setattr(Path, "replace", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
         WRITERS[kind](tmp_path / "whole")
@@ -53,7 +48,7 @@ def test_what_a_killed_writer_left_is_gone_with_the_next_write(
     assert [file.name for file in tmp_path.iterdir()] == ["whole"]
 
 
-def write_at_once(work: Callable[[str], None]) -> None:
+def write_at_once(work):
     """Do some work in four processes at once, each with a text of its own; none may fail."""
     children = []
     for mark in "1234":
@@ -68,11 +63,11 @@ def write_at_once(work: Callable[[str], None]) -> None:
     assert {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children} == {0}
 
 
-def test_a_file_that_several_write_at_once_is_one_of_theirs(tmp_path: Path) -> None:
+def test_a_file_that_several_write_at_once_is_one_of_theirs(tmp_path):
     """Each of four processes writes it fifty times, and what it finds there then is whole."""
     file = tmp_path / "many"
 
-    def write(text: str) -> None:
+    def write(text):
         for _ in range(50):
             write_whole(file, lambda partial: partial.write_text(text))
             found = file.read_text()
@@ -82,8 +77,8 @@ def test_a_file_that_several_write_at_once_is_one_of_theirs(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_a_folder_that_somebody_filled_meanwhile_is_left_as_it_is(tmp_path: Path) -> None:
-    def fill(partial: Path) -> None:
+def test_a_folder_that_somebody_filled_meanwhile_is_left_as_it_is(tmp_path):
+    def fill(partial):
         (partial / "mine").write_text("new")
         (tmp_path / "kept").mkdir()
         (tmp_path / "kept" / "theirs").write_text("old")

@@ -1,11 +1,7 @@
 """A backtest is begun, gets its folds, is finished once; its figures then stand."""
 
-from datetime import datetime
-from typing import Any
-
 import pandas as pd
 import pytest
-from sqlalchemy import Engine
 
 from db.connection.user_sql import select
 from db.engine import reading, transaction
@@ -32,7 +28,7 @@ TABLES = {"attention_weight", "backtest"} | {
 
 
 @pytest.fixture
-def store(engine: Engine) -> Engine:
+def store(engine):
     with transaction(engine) as conn:
         save_stocks(conn, STOCKS)
         for name in ("first", "second"):
@@ -43,8 +39,8 @@ def store(engine: Engine) -> Engine:
     return engine
 
 
-def finish(store: Engine, name: str = NAME, at: datetime = NOW, **changed: Any) -> int:
-    figures: dict[str, Any] = {
+def finish(store, name=NAME, at=NOW, **changed):
+    figures = {
         "scores": scores(),
         "returns": returns(),
         "portfolios": portfolios(),
@@ -56,11 +52,11 @@ def finish(store: Engine, name: str = NAME, at: datetime = NOW, **changed: Any) 
         )
 
 
-def counted(store: Engine) -> dict[str, int]:
+def counted(store):
     return {name: n for name, n in counts(store).items() if name in TABLES}
 
 
-def test_a_figure_of_a_finished_backtest_is_never_rewritten(store: Engine) -> None:
+def test_a_figure_of_a_finished_backtest_is_never_rewritten(store):
     finish(store)
     gained = returns().assign(net=[0.01, -0.02, 0.0098, -0.0006])
     with pytest.raises(StoreError, match=f"{NAME} long, next open 2024-01-05 .*stays"):
@@ -69,7 +65,7 @@ def test_a_figure_of_a_finished_backtest_is_never_rewritten(store: Engine) -> No
         finish(store, counts=COUNTS | {"tried": 3})
 
 
-def test_a_backtest_is_finished_wholly_or_not_at_all(store: Engine) -> None:
+def test_a_backtest_is_finished_wholly_or_not_at_all(store):
     before = counted(store)
     with pytest.raises(StoreError, match="ck_backtest_portfolio_figures"):
         finish(store, portfolios=portfolios().assign(max_drawdown=0.1))
@@ -80,9 +76,7 @@ def test_a_backtest_is_finished_wholly_or_not_at_all(store: Engine) -> None:
         finish(store, "other")
 
 
-def test_the_summary_sets_a_portfolio_beside_the_rule_of_highest_mcc(
-    store: Engine, reader: Engine
-) -> None:
+def test_the_summary_sets_a_portfolio_beside_the_rule_of_highest_mcc(store, reader):
     finish(store)
     rows = select(reader, "select * from backtest_summary order by portfolio")
     assert list(rows) == list(views()["backtest_summary"].meanings())

@@ -5,29 +5,25 @@ says which of them it could not keep.
 import hashlib
 import json
 import re
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine
 
 from db.engine import open_engine
 from db.migrations import REVISION
 from tests.support.benchmark_rows import ranker
-from tests.support.commands import Command
 from tests.support.stores import FIRST, WEIGHTS, contents, fill, keep_weights, rows, url_of
 
 
 @pytest.fixture
-def kept(filled: Engine, tmp_path: Path, dtml: Command) -> Path:
+def kept(filled, tmp_path, dtml):
     """A backup of that store."""
     assert dtml(url_of(filled), "backup", str(tmp_path / "kept"))[0] == 0
     return tmp_path / "kept"
 
 
 def test_a_backup_comes_back_as_it_was_with_its_weights(
-    engine: Engine, store_url: str, dtml: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    engine, store_url, dtml, tmp_path, monkeypatch
+):
     fill(engine)
     keep_weights(tmp_path / "data")
     monkeypatch.setenv("DTML_REPORTS", str(tmp_path / "reports"))
@@ -64,7 +60,7 @@ def test_a_backup_comes_back_as_it_was_with_its_weights(
     assert not (tmp_path / "third" / FIRST).exists()
 
 
-def change_manifest(folder: Path, **changed: object) -> None:
+def change_manifest(folder, **changed):
     """A manifest with other words, and with the hash of the store as it now is."""
     manifest = json.loads((folder / "manifest.json").read_text()) | changed
     manifest["files"]["dtml.sqlite"] = hashlib.sha256(
@@ -73,13 +69,13 @@ def change_manifest(folder: Path, **changed: object) -> None:
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
-def _flip(file: Path) -> None:
+def _flip(file):
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
 
 
-DAMAGE: dict[str, tuple[Callable[[Path], object], int, str]] = {
+DAMAGE = {
     "store": (
         lambda folder: _flip(folder / "dtml.sqlite"),
         1,
@@ -130,8 +126,8 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], int, str]] = {
 @pytest.mark.one_case
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_backup_is_refused_in_one_line_and_nothing_is_stored(
-    kept: Path, dtml: Command, tmp_path: Path, damage: str
-) -> None:
+    kept, dtml, tmp_path, damage
+):
     spoil, expected, words = DAMAGE[damage]
     spoil(kept)
     code, said, complaint = dtml(f"sqlite:///{tmp_path}/again.sqlite", "restore", str(kept))
@@ -155,7 +151,7 @@ FOREIGN = [
 ]
 
 
-def _lay(folder: Path, name: str) -> str:
+def _lay(folder, name):
     """Put a file with this name into a backup; return its hash."""
     file = folder / name
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -167,13 +163,13 @@ def _lay(folder: Path, name: str) -> str:
 @pytest.mark.parametrize("is_named", [True, False])
 @pytest.mark.parametrize("name", FOREIGN)
 def test_a_backup_with_any_other_file_is_refused_by_its_name(
-    kept: Path,
-    dtml: Command,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    is_named: bool,
-) -> None:
+    kept,
+    dtml,
+    tmp_path,
+    monkeypatch,
+    name,
+    is_named,
+):
     digest = _lay(kept, name)
     if is_named:
         files = json.loads((kept / "manifest.json").read_text())["files"]
@@ -181,9 +177,7 @@ def test_a_backup_with_any_other_file_is_refused_by_its_name(
     refused_whole(kept, dtml, tmp_path, monkeypatch, ascii(name))
 
 
-def test_weights_of_no_model_in_the_backup_are_refused_by_name(
-    kept: Path, dtml: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_of_no_model_in_the_backup_are_refused_by_name(kept, dtml, tmp_path, monkeypatch):
     files = json.loads((kept / "manifest.json").read_text())["files"]
     change_manifest(
         kept, files=files | {"models/other.safetensors": _lay(kept, "models/other.safetensors")}
@@ -194,16 +188,14 @@ def test_weights_of_no_model_in_the_backup_are_refused_by_name(
 @pytest.mark.soak
 @pytest.mark.parametrize("name", ["dtml.sqlite", FIRST])
 def test_a_backup_with_a_link_in_place_of_a_file_is_refused(
-    kept: Path, dtml: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+    kept, dtml, tmp_path, monkeypatch, name
+):
     (kept / name).rename(tmp_path / "elsewhere")
     (kept / name).symlink_to(tmp_path / "elsewhere")
     refused_whole(kept, dtml, tmp_path, monkeypatch, ascii(name))
 
 
-def refused_whole(
-    folder: Path, dtml: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
-) -> None:
+def refused_whole(folder, dtml, tmp_path, monkeypatch, named):
     """A restore ends with one line that names the file; no row and no file is there."""
     monkeypatch.setenv("DTML_DATA", str(tmp_path / "empty"))
     url = f"sqlite:///{tmp_path}/again.sqlite"
@@ -214,9 +206,7 @@ def refused_whole(
     assert [file for file in (tmp_path / "empty").rglob("*") if file.is_file()] == []
 
 
-def test_weights_of_other_content_in_their_place_are_kept_and_named(
-    kept: Path, dtml: Command, tmp_path: Path
-) -> None:
+def test_weights_of_other_content_in_their_place_are_kept_and_named(kept, dtml, tmp_path):
     (tmp_path / "data" / FIRST).write_bytes(b"other")
     code, _, complaint = dtml(f"sqlite:///{tmp_path}/again.sqlite", "restore", str(kept))
     assert code == 2
@@ -225,9 +215,7 @@ def test_weights_of_other_content_in_their_place_are_kept_and_named(
     assert rows(f"sqlite:///{tmp_path}/again.sqlite") == 0
 
 
-def test_a_backup_says_which_weights_it_could_not_keep(
-    filled: Engine, dtml: Command, tmp_path: Path
-) -> None:
+def test_a_backup_says_which_weights_it_could_not_keep(filled, dtml, tmp_path):
     (tmp_path / "data" / FIRST).unlink()
     folder = tmp_path / "kept"
     code, said, complaint = dtml(url_of(filled), "backup", str(folder))
@@ -244,9 +232,7 @@ def test_a_backup_says_which_weights_it_could_not_keep(
     assert re.search(r"weights of first \(.*not exist", complaint)
 
 
-def test_a_folder_that_holds_something_gets_no_backup(
-    filled: Engine, dtml: Command, tmp_path: Path
-) -> None:
+def test_a_folder_that_holds_something_gets_no_backup(filled, dtml, tmp_path):
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "diary.txt").touch()

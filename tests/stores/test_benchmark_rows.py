@@ -2,7 +2,6 @@
 
 import pandas as pd
 import pytest
-from sqlalchemy import Engine
 
 from db.connection.user_sql import select
 from db.engine import transaction
@@ -25,7 +24,7 @@ from tests.support.prediction_rows import STOCKS, predictions, run, save_stocks
 
 
 @pytest.fixture
-def store(engine: Engine) -> Engine:
+def store(engine):
     with transaction(engine) as conn:
         save(conn, "run", run(kind="benchmark"))
         weightless = {"checkpoint_path": None, "checkpoint_hash": None}
@@ -33,16 +32,14 @@ def store(engine: Engine) -> Engine:
     return engine
 
 
-def keep(store: Engine, best_rule: str = "index_reversal") -> None:
+def keep(store, best_rule="index_reversal"):
     kept = benchmark(best_rule=best_rule)
     with transaction(store) as conn:
         new = backtests.save_benchmark(conn, kept, scores(), seeds_of_models())
     assert new == 1 + len(scores()) + len(seeds_of_models())
 
 
-def test_the_view_run_score_sets_a_figure_beside_the_printed_one(
-    store: Engine, reader: Engine
-) -> None:
+def test_the_view_run_score_sets_a_figure_beside_the_printed_one(store, reader):
     keep(store)
     rows = select(reader, "select * from run_score order by acc desc")
     assert list(rows) == list(views()["run_score"].meanings())
@@ -53,7 +50,7 @@ def test_the_view_run_score_sets_a_figure_beside_the_printed_one(
     assert set(rows["test_first"].astype(str)) == {"2015-10-01"}
 
 
-def test_a_benchmark_changes_no_night(store: Engine, reader: Engine) -> None:
+def test_a_benchmark_changes_no_night(store, reader):
     """A market may hold both: its newest prediction and its daily scores are
     those of nights alone.
     """
@@ -74,9 +71,7 @@ def test_a_benchmark_changes_no_night(store: Engine, reader: Engine) -> None:
         assert select(reader, f"select * from {view}").empty
 
 
-def test_a_ranking_stands_beside_the_rule_that_is_strongest_on_its_days(
-    engine: Engine, reader: Engine
-) -> None:
+def test_a_ranking_stands_beside_the_rule_that_is_strongest_on_its_days(engine, reader):
     """The blend is far ahead of the rule chosen beforehand, and equals another."""
     chosen, twin = ranking()["best_rule"], "low_volatility"
     of_scores, differences = ranking_scores(), ranking_differences()

@@ -1,11 +1,9 @@
 """A copy is the store, row by row and bit by bit, on either engine; or there is nothing."""
 
 import tracemalloc
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy import Engine
 
 from db import tables
 from db.admin import copying
@@ -17,12 +15,12 @@ from tests.support.prediction_rows import STOCKS, run
 from tests.support.stores import MOMENT, add_predictions, contents, counts, fill
 
 
-def copy(source: Engine, target: Engine) -> dict[str, int]:
+def copy(source, target):
     with snapshot(source) as conn:
         return copy_store(conn, target)
 
 
-def test_a_copy_of_a_copy_is_the_store(filled: Engine, engine: Engine, tmp_path: Path) -> None:
+def test_a_copy_of_a_copy_is_the_store(filled, engine, tmp_path):
     copy(filled, engine)
     again = open_engine(f"sqlite:///{tmp_path}/again.sqlite")
     copy(engine, again)
@@ -37,7 +35,7 @@ def test_a_copy_of_a_copy_is_the_store(filled: Engine, engine: Engine, tmp_path:
             )
 
 
-def test_a_copied_store_goes_on_numbering(filled: Engine, engine: Engine) -> None:
+def test_a_copied_store_goes_on_numbering(filled, engine):
     copy(filled, engine)
     new = {"market": "toy", "symbol": "new", "kind": "stock", "source_symbol": "new"}
     with transaction(engine) as conn:
@@ -45,8 +43,8 @@ def test_a_copied_store_goes_on_numbering(filled: Engine, engine: Engine) -> Non
     assert counts(engine)["instrument"] == counts(filled)["instrument"] + 1
 
 
-def test_a_copy_that_breaks_off_leaves_nothing(filled: Engine, engine: Engine) -> None:
-    def break_off(done: str, table: str, _rows: int) -> None:
+def test_a_copy_that_breaks_off_leaves_nothing(filled, engine):
+    def break_off(done, table, _rows):
         if (done, table) == ("comparing", "prediction"):
             raise KeyboardInterrupt
 
@@ -68,13 +66,11 @@ TAMPERED = {
 
 @pytest.mark.soak
 @pytest.mark.parametrize("tampered", TAMPERED)
-def test_a_table_that_changed_on_the_way_is_named_and_nothing_is_kept(
-    filled: Engine, engine: Engine, tampered: str
-) -> None:
-    begun: list[sa.Connection] = []
+def test_a_table_that_changed_on_the_way_is_named_and_nothing_is_kept(filled, engine, tampered):
+    begun = []
     sa.event.listen(engine, "begin", begun.append)
 
-    def tamper(done: str, _table: str, _rows: int) -> None:
+    def tamper(done, _table, _rows):
         if done == "comparing" and begun:
             begun.pop().exec_driver_sql(tampered)  # the newest of them is the one that copies
             begun.clear()
@@ -84,9 +80,7 @@ def test_a_table_that_changed_on_the_way_is_named_and_nothing_is_kept(
     assert set(counts(engine).values()) == {0}
 
 
-def test_a_number_that_the_other_engine_cannot_keep_is_refused(
-    store_url: str, tmp_path: Path
-) -> None:
+def test_a_number_that_the_other_engine_cannot_keep_is_refused(store_url, tmp_path):
     """SQLite has no NaN: a price that PostgreSQL was made to hold would be lost."""
     if not store_url.startswith("postgresql"):
         pytest.skip("SQLite itself cannot hold it")
@@ -99,11 +93,11 @@ def test_a_number_that_the_other_engine_cannot_keep_is_refused(
         write_snapshot(engine, tmp_path / "copy.sqlite")
 
 
-def test_a_snapshot_is_of_one_moment_while_others_write(engine: Engine, tmp_path: Path) -> None:
+def test_a_snapshot_is_of_one_moment_while_others_write(engine, tmp_path):
     fill(engine)
     before = counts(engine)
 
-    def write(done: str, table: str, _rows: int) -> None:
+    def write(done, table, _rows):
         if (done, table) == ("copying", "instrument"):
             with transaction(engine) as conn:
                 save(conn, "run", run("meanwhile", created_at=MOMENT))
@@ -116,9 +110,7 @@ def test_a_snapshot_is_of_one_moment_while_others_write(engine: Engine, tmp_path
 
 
 @pytest.mark.soak
-def test_many_rows_take_no_more_memory_than_a_chunk(
-    filled: Engine, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_rows_take_no_more_memory_than_a_chunk(filled, engine, monkeypatch):
     monkeypatch.setattr(copying, "ROWS", 100)
     add_predictions(filled, 20_000)
     tracemalloc.start()

@@ -4,14 +4,12 @@ line that says why not.
 
 import json
 import re
-from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, make_url
+from sqlalchemy import make_url
 
 from db.engine import open_engine, reading, transaction
 from tests.support.benchmark_rows import ranker
-from tests.support.commands import Command
 from tests.support.kinds import postgresql_alone
 from tests.support.revisions import become_next
 from tests.support.roles import NAME
@@ -19,9 +17,7 @@ from tests.support.stores import FIRST, keep_weights, url_of
 
 
 @pytest.mark.soak
-def test_weights_that_are_damaged_fail_the_check(
-    filled: Engine, dtml: Command, tmp_path: Path
-) -> None:
+def test_weights_that_are_damaged_fail_the_check(filled, dtml, tmp_path):
     keep_weights(tmp_path / "data").write_bytes(b"other")
     code, said, _ = dtml(url_of(filled), "check", "--json")
     failed = [each for each in json.loads(said) if each["state"] == "failed"]
@@ -33,9 +29,7 @@ def test_weights_that_are_damaged_fail_the_check(
     assert all("changed or damaged" in each["why"] for each in found)
 
 
-def test_what_cannot_be_copied_is_refused_in_one_line(
-    filled: Engine, dtml: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_copied_is_refused_in_one_line(filled, dtml, tmp_path, monkeypatch):
     own, target = str(filled.url.database), f"sqlite:///{tmp_path}/target.sqlite"
     code, said, complaint = dtml(url_of(filled), "copy", own)
     assert (code, said, complaint.count("\n")) == (2, "", 1)
@@ -49,8 +43,8 @@ def test_what_cannot_be_copied_is_refused_in_one_line(
 
 @postgresql_alone
 def test_a_reader_gets_its_password_from_the_environment_and_it_is_never_shown(
-    engine: Engine, store_url: str, dtml: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    engine, store_url, dtml, monkeypatch
+):
     monkeypatch.setenv("DTML_READER_PASSWORD", "s3cret-w0rd")
     superuser = make_url(store_url).set(username="postgres").render_as_string(hide_password=False)
     code, said, complaint = dtml(superuser, "grant-reader", NAME)

@@ -5,14 +5,10 @@ writers wait for each other.
 import os
 import sqlite3
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from multiprocessing.context import ForkServerContext
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy import Connection, Engine, make_url
+from sqlalchemy import make_url
 
 from db import tables
 from db.admin.copying import table_counts
@@ -36,17 +32,15 @@ from tests.support.stores import counts
 WRITERS, ROUNDS = 3, 7
 
 
-def stock(symbol: str) -> dict[str, str]:
+def stock(symbol):
     return {"market": "toy", "symbol": symbol, "kind": "stock", "source_symbol": symbol}
 
 
-def count(engine: Engine) -> int:
+def count(engine):
     return counts(engine)["instrument"]
 
 
-def test_the_default_store_is_a_file_in_the_folder_of_the_data(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_default_store_is_a_file_in_the_folder_of_the_data(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     for name in ("DTML_DATABASE_URL", "DTML_DATA"):
         monkeypatch.delenv(name, raising=False)
@@ -68,7 +62,7 @@ def test_the_default_store_is_a_file_in_the_folder_of_the_data(
         ("sqlite:///:memory:", "names no file"),
     ],
 )
-def test_a_bad_url_is_one_line_without_its_password(url: str, said: str) -> None:
+def test_a_bad_url_is_one_line_without_its_password(url, said):
     with pytest.raises(StoreUsageError, match=said) as caught:
         open_engine(url)
     assert "secret" not in str(caught.value)
@@ -83,7 +77,7 @@ def test_a_bad_url_is_one_line_without_its_password(url: str, said: str) -> None
         "postgresql://quant:s3cr%40et@127.0.0.1:1/x?options=-c%20no_such_setting%3Ds3cr%40et",
     ],
 )
-def test_a_server_that_cannot_be_reached_is_one_line_without_its_password(url: str) -> None:
+def test_a_server_that_cannot_be_reached_is_one_line_without_its_password(url):
     pytest.importorskip("psycopg")
     with pytest.raises(StoreError, match=r"127\.0\.0\.1.*start the server") as caught:
         open_engine(url)
@@ -93,14 +87,14 @@ def test_a_server_that_cannot_be_reached_is_one_line_without_its_password(url: s
 
 
 @postgresql_alone
-def test_a_server_that_repeats_the_password_is_not_quoted(store_url: str) -> None:
+def test_a_server_that_repeats_the_password_is_not_quoted(store_url):
     url = make_url(store_url).set(password="s3cr@et").render_as_string(hide_password=False)
     with pytest.raises(StoreUsageError, match=r"invalid input .*\*\*\*") as caught:
         select(open_engine(url, read_only=True), "select 's3cr@et'::int")
     assert "s3cr" not in str(caught.value)
 
 
-def test_a_file_that_is_no_database_is_refused_and_kept(tmp_path: Path) -> None:
+def test_a_file_that_is_no_database_is_refused_and_kept(tmp_path):
     text = tmp_path / "notes.txt"
     text.write_text("buy low, sell high\n" * 97)
     with pytest.raises(StoreError, match=r"notes\.txt:.*not a database"):
@@ -108,13 +102,13 @@ def test_a_file_that_is_no_database_is_refused_and_kept(tmp_path: Path) -> None:
     assert text.read_text().startswith("buy low")
 
 
-def test_a_store_that_is_not_there_is_not_made_by_reading(tmp_path: Path) -> None:
+def test_a_store_that_is_not_there_is_not_made_by_reading(tmp_path):
     with pytest.raises(StoreUsageError, match="no store at"):
         open_engine(f"sqlite:///{tmp_path}/store.sqlite", read_only=True)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_reader_cannot_write(engine: Engine, reader: Engine) -> None:
+def test_a_reader_cannot_write(engine, reader):
     assert is_read_only(reader)
     assert not is_read_only(engine)
     with pytest.raises(StoreError, match=r"(?i)read-?only"), transaction(reader) as conn:
@@ -136,7 +130,7 @@ WRITES = (
 )
 
 
-def test_sql_of_a_user_writes_nothing_and_lifts_no_ban(engine: Engine, reader: Engine) -> None:
+def test_sql_of_a_user_writes_nothing_and_lifts_no_ban(engine, reader):
     with transaction(engine) as conn:
         conn.execute(sa.insert(tables.instrument), [stock("A")])
     for sql in WRITES:
@@ -147,10 +141,10 @@ def test_sql_of_a_user_writes_nothing_and_lifts_no_ban(engine: Engine, reader: E
     assert len(select(reader, "select * from night_log")) == 0
 
 
-def test_two_writers_lose_nothing(engine: Engine) -> None:
+def test_two_writers_lose_nothing(engine):
     """Each reads, then writes what it read plus one: a lost update would show in the sum."""
 
-    def write() -> None:
+    def write():
         for _ in range(ROUNDS):
             with transaction(engine) as conn:
                 stored = table_counts(conn)["instrument"]
@@ -165,9 +159,7 @@ def test_two_writers_lose_nothing(engine: Engine) -> None:
 
 
 @pytest.mark.soak
-def test_a_writer_that_waits_too_long_is_told_why(
-    store_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_writer_that_waits_too_long_is_told_why(store_url, monkeypatch):
     monkeypatch.setattr("db.engine.LOCK_WAIT_S", 1)
     first, second = open_engine(store_url), open_engine(store_url)
     with (
@@ -178,7 +170,7 @@ def test_a_writer_that_waits_too_long_is_told_why(
         pytest.fail("two writers at once")
 
 
-def make_store(url: str) -> None:
+def make_store(url):
     engine = open_engine(url)
     prepare(engine)
     with transaction(engine) as conn:
@@ -186,9 +178,7 @@ def make_store(url: str) -> None:
 
 
 @pytest.mark.soak
-def test_processes_that_make_the_same_store_at_once_all_succeed(
-    store_url: str, forks: ForkServerContext
-) -> None:
+def test_processes_that_make_the_same_store_at_once_all_succeed(store_url, forks):
     processes = [forks.Process(target=make_store, args=(store_url,)) for _ in range(WRITERS)]
     for process in processes:
         process.start()
@@ -227,8 +217,8 @@ ADVICE = {
 
 
 @pytest.mark.parametrize("code", ADVICE)
-def test_a_failure_says_what_its_user_can_do(tmp_path: Path, code: int | str) -> None:
-    error: Exception = sqlite3.OperationalError("it failed")
+def test_a_failure_says_what_its_user_can_do(tmp_path, code):
+    error = sqlite3.OperationalError("it failed")
     if isinstance(code, str):
         error = pytest.importorskip("psycopg.errors").lookup(code)("it failed")
     else:
@@ -238,11 +228,11 @@ def test_a_failure_says_what_its_user_can_do(tmp_path: Path, code: int | str) ->
         raise sa.exc.DBAPIError(None, None, error)
 
 
-def test_a_full_disk_is_one_line_and_nothing_is_half_written(tmp_path: Path) -> None:
+def test_a_full_disk_is_one_line_and_nothing_is_half_written(tmp_path):
     engine = open_engine(f"sqlite:///{tmp_path}/store.sqlite")
     prepare(engine)
 
-    def limit(connection: sqlite3.Connection, _record: object) -> None:
+    def limit(connection, _record):
         pages = connection.execute("pragma page_count").fetchone()[0]
         connection.execute(f"pragma max_page_count = {pages + 3}")
 
@@ -257,7 +247,7 @@ def test_a_full_disk_is_one_line_and_nothing_is_half_written(tmp_path: Path) -> 
 
 
 @postgresql_alone  # a file has no connection to lose
-def test_a_connection_that_the_server_dropped_is_one_line_and_then_replaced(engine: Engine) -> None:
+def test_a_connection_that_the_server_dropped_is_one_line_and_then_replaced(engine):
     kill = sa.text("select pg_terminate_backend(pg_backend_pid())")
     with pytest.raises(StoreError, match="terminat") as caught, transaction(engine) as conn:
         conn.execute(kill)
@@ -268,10 +258,10 @@ def test_a_connection_that_the_server_dropped_is_one_line_and_then_replaced(engi
 @pytest.mark.parametrize("open_connection", [reading, transaction])
 @pytest.mark.parametrize("is_replaced", [False, True])
 def test_a_store_that_is_gone_or_another_file_is_not_written_to(
-    tmp_path: Path,
-    open_connection: Callable[[Engine], AbstractContextManager[Connection]],
-    is_replaced: bool,
-) -> None:
+    tmp_path,
+    open_connection,
+    is_replaced,
+):
     """The connection of the pool would go on with the old file, and lose what it writes."""
     file, elsewhere = tmp_path / "store.sqlite", tmp_path / "elsewhere.sqlite"
     engine = open_engine(f"sqlite:///{file}")
@@ -296,7 +286,7 @@ ODD = {
 
 
 @postgresql_alone
-def test_settings_of_a_database_change_nothing_for_a_writer(store_url: str) -> None:
+def test_settings_of_a_database_change_nothing_for_a_writer(store_url):
     database = make_url(store_url).database
     engine = open_engine(store_url)
     with transaction(engine) as conn:
@@ -314,8 +304,8 @@ def test_settings_of_a_database_change_nothing_for_a_writer(store_url: str) -> N
 
 
 def test_a_database_that_cannot_hold_every_character_is_refused_at_once(
-    postgresql_admin: Engine,
-) -> None:
+    postgresql_admin,
+):
     name = "of_latin1"
     with postgresql_admin.connect() as conn:
         conn.execute(
@@ -335,6 +325,6 @@ def test_a_database_that_cannot_hold_every_character_is_refused_at_once(
         drop_database(postgresql_admin, name)
 
 
-def test_sql_of_a_user_needs_a_reader(engine: Engine) -> None:
+def test_sql_of_a_user_needs_a_reader(engine):
     with pytest.raises(StoreUsageError, match="read_only"):
         select(engine, "select 1 as one")

@@ -3,17 +3,14 @@
 import random
 import shutil
 import sqlite3
-from collections.abc import Sequence
 from datetime import timedelta
-from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import sqlalchemy as sa
-from sqlalchemy import Engine
 
-from db.admin.checks import LAWS, Finding, check_store
+from db.admin.checks import LAWS, check_store
 from db.connection.locks import market_lock
 from db.engine import open_engine, reading, require_current_schema, transaction
 from db.errors import StoreError, StoreUsageError
@@ -28,7 +25,7 @@ from tests.support.stores import MOMENT, contents, fill
 NIGHTS = 20
 
 
-def write_nights(url: str, days: Sequence[pd.Timestamp]) -> None:
+def write_nights(url, days):
     """What a night's process does with each of many nights, as fast as it can."""
     engine = open_engine(url)
     for target in days:
@@ -37,17 +34,17 @@ def write_nights(url: str, days: Sequence[pd.Timestamp]) -> None:
             save(conn, "prediction", made, market="toy", known_at=MOMENT, made_at=MOMENT)
 
 
-def findings(engine: Engine) -> dict[str, Finding]:
+def findings(engine):
     return {finding.check: finding for finding in check_store(engine)}
 
 
-def change(engine: Engine, *statements: str) -> None:
+def change(engine, *statements):
     with transaction(engine) as conn:
         for statement in statements:
             conn.exec_driver_sql(statement)
 
 
-def test_a_sound_store_passes_every_check(engine: Engine) -> None:
+def test_a_sound_store_passes_every_check(engine):
     fill(engine)
     found = findings(engine)
     assert {finding.state for finding in found.values()} == {"ok"}
@@ -105,7 +102,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("broken", BROKEN)
-def test_a_broken_law_is_named_with_the_rows_that_break_it(engine: Engine, broken: str) -> None:
+def test_a_broken_law_is_named_with_the_rows_that_break_it(engine, broken):
     fill(engine)
     statements, law, row = BROKEN[broken]
     if engine.dialect.name == "sqlite":
@@ -117,7 +114,7 @@ def test_a_broken_law_is_named_with_the_rows_that_break_it(engine: Engine, broke
 
 
 @pytest.mark.soak
-def test_an_interrupted_night_is_a_note_and_one_that_runs_is_none(engine: Engine) -> None:
+def test_an_interrupted_night_is_a_note_and_one_that_runs_is_none(engine):
     fill(engine)
     change(engine, "update night set status = 'running'")
     with market_lock(engine, "toy"):
@@ -131,9 +128,7 @@ def test_an_interrupted_night_is_a_note_and_one_that_runs_is_none(engine: Engine
     assert {finding.state for finding in findings(engine).values()} == {"ok", "note"}
 
 
-def test_a_store_of_an_older_schema_is_held_to_no_law(
-    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_of_an_older_schema_is_held_to_no_law(engine, tmp_path, monkeypatch):
     become_next(monkeypatch, tmp_path)
     found = findings(engine)
     assert not set(LAWS) & set(found)
@@ -144,7 +139,7 @@ def test_a_store_of_an_older_schema_is_held_to_no_law(
 
 
 @sqlite_alone
-def test_a_damaged_file_is_found(engine: Engine) -> None:
+def test_a_damaged_file_is_found(engine):
     fill(engine)
     with reading(engine) as conn:
         place = "select rootpage from sqlite_master where name = 'ix_prediction_target'"
@@ -163,7 +158,7 @@ RESTORE = r"dtml db check.*dtml db restore"
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, current_file: Path) -> bytes:
+def whole(tmp_path_factory, current_file):
     """A filled SQLite store, all of it in its one file."""
     file = tmp_path_factory.mktemp("whole") / "store.sqlite"
     shutil.copy(current_file, file)
@@ -178,7 +173,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, current_file: Path) -> bytes
     return data
 
 
-def used(data: bytes, folder: Path) -> None:
+def used(data, folder):
     """Open a store with these bytes, read all of it and write to it."""
     for left in folder.glob("store.sqlite-*"):
         left.unlink()
@@ -194,7 +189,7 @@ def used(data: bytes, folder: Path) -> None:
         engine.dispose()
 
 
-def garbled(data: bytes, first: int, last: int) -> bytes:
+def garbled(data, first, last):
     return data[:first] + random.Random(first).randbytes(last - first) + data[last:]
 
 
@@ -213,9 +208,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_file_is_said_to_be_damaged_and_how_to_come_back(
-    damage: str, whole: bytes, tmp_path: Path
-) -> None:
+def test_a_damaged_file_is_said_to_be_damaged_and_how_to_come_back(damage, whole, tmp_path):
     with pytest.raises(StoreError, match=f"damaged.*{RESTORE}") as caught:
         used(DAMAGE[damage](whole), tmp_path)
     assert "full" not in str(caught.value)
@@ -232,9 +225,7 @@ def test_a_damaged_file_is_said_to_be_damaged_and_how_to_come_back(
         ("delete from alembic_version", "damaged,.*table alembic_version"),
     ],
 )
-def test_a_store_of_two_schemas_or_of_none_is_noticed(
-    engine: Engine, store_url: str, change: str, said: str
-) -> None:
+def test_a_store_of_two_schemas_or_of_none_is_noticed(engine, store_url, change, said):
     with transaction(engine) as conn:
         conn.exec_driver_sql(change)
     with pytest.raises(StoreError, match=f"{said}.*{RESTORE}") as caught:
@@ -244,8 +235,8 @@ def test_a_store_of_two_schemas_or_of_none_is_noticed(
 
 @pytest.mark.soak
 def test_two_processes_that_store_nights_at_once_both_succeed_and_every_row_is_there_once(
-    engine: Engine, store_url: str, forks: ForkServerContext
-) -> None:
+    engine, store_url, forks
+):
     """Both store the same nights, from either end."""
     with transaction(engine) as conn:
         save_stocks(conn, STOCKS)

@@ -1,11 +1,8 @@
 """Nights and their scores are stored once: a rerun updates a row and adds none."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
-import pandas as pd
 import pytest
-from sqlalchemy import Engine
 
 from db.engine import reading, transaction
 from db.errors import StoreError
@@ -18,14 +15,14 @@ LATER = NOW + timedelta(hours=23)
 
 
 def start(
-    engine: Engine,
-    started_at: datetime = NOW,
+    engine,
+    started_at=NOW,
     *,
-    market: str = "toy",
-    as_of: pd.Timestamp = AS_OF,
-    target: pd.Timestamp = TARGET,
-    source: str = "files",
-) -> int:
+    market="toy",
+    as_of=AS_OF,
+    target=TARGET,
+    source="files",
+):
     with transaction(engine) as conn:
         return nights.start_night(
             conn,
@@ -48,19 +45,19 @@ ENDED = {
 COUNTS = {"fetched": 7, "stored": 5, "rejected": 2, "predictions": 3}
 
 
-def finish(engine: Engine, status: str, market: str = "toy") -> None:
+def finish(engine, status, market="toy"):
     with transaction(engine) as conn:
         nights.finish_night(conn, market, AS_OF.date(), status=status, counts=COUNTS, **ENDED)
 
 
-def night(engine: Engine, market: str = "toy", as_of: pd.Timestamp = AS_OF) -> dict[str, Any]:
+def night(engine, market="toy", as_of=AS_OF):
     with reading(engine) as conn:
         return read_row(conn, "night_log", market=market, as_of=as_of.date()) or {}
 
 
 def test_a_night_that_begins_or_ends_changes_no_other_and_keeps_all_that_is_told(
-    engine: Engine,
-) -> None:
+    engine,
+):
     assert start(engine) == start(engine, market="far") == 1
     assert start(engine, as_of=TARGET, target=NEXT) == 1
     before = night(engine, market="far"), night(engine, as_of=TARGET)

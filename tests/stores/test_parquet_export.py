@@ -4,19 +4,16 @@ import json
 import re
 import shutil
 from datetime import UTC, datetime
-from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import dataset
-from sqlalchemy import Engine, text
+from sqlalchemy import text
 
 from db.admin.exporting import MARKER, export, exportable
 from db.engine import transaction
 from db.errors import StoreUsageError
 from db.views import view
-from flows.nightly.context import MarketContext
 from flows.nightly.night import run_night
 from flows.upkeep.parquet_export import VIEWS, export_if_asked
 from tests.support.db_commands import dtml  # noqa: F401 - a fixture
@@ -28,29 +25,27 @@ EVERY = tuple(exportable())
 
 
 @pytest.fixture
-def store(engine: Engine) -> Engine:
+def store(engine):
     """A store with rows in every table, of which the market toy has predictions of two years."""
     fill(engine)
     add_predictions(engine, 900)
     return engine
 
 
-def read(folder: Path, name: str) -> pa.Table:
+def read(folder, name):
     """The rows of an exported view, without the year that names their folder."""
     rows = dataset.dataset(folder / name, format="parquet", partitioning="hive").to_table()
     return rows.drop_columns(["year"])
 
 
-def contents(folder: Path) -> dict[str, list[str]]:
+def contents(folder):
     return {
         str(file.relative_to(folder)): sorted(map(repr, pq.read_table(file).to_pylist()))
         for file in folder.rglob("*.parquet")
     }
 
 
-def test_every_view_that_can_be_exported_comes_back_as_the_store_gives_it(
-    store: Engine, tmp_path: Path
-) -> None:
+def test_every_view_that_can_be_exported_comes_back_as_the_store_gives_it(store, tmp_path):
     export(store, tmp_path / "out", EVERY)
     for name in EVERY:
         with store.connect() as conn:
@@ -59,7 +54,7 @@ def test_every_view_that_can_be_exported_comes_back_as_the_store_gives_it(
         assert sorted(map(as_text, found)) == sorted(map(as_text, wanted)), name
 
 
-def as_text(row: dict[str, object]) -> str:
+def as_text(row):
     return repr(
         {
             name: json.dumps(value)
@@ -72,9 +67,7 @@ def as_text(row: dict[str, object]) -> str:
     )
 
 
-def test_an_export_again_replaces_what_changed_and_leaves_other_markets(
-    store: Engine, tmp_path: Path
-) -> None:
+def test_an_export_again_replaces_what_changed_and_leaves_other_markets(store, tmp_path):
     out = tmp_path / "out"
     export(store, out, VIEWS)
     other = out / "prediction_history" / "market=other" / "year=2024"
@@ -91,7 +84,7 @@ def test_an_export_again_replaces_what_changed_and_leaves_other_markets(
 
 
 @sqlite_alone
-def test_a_folder_of_somebody_else_is_left_alone(store: Engine, tmp_path: Path) -> None:
+def test_a_folder_of_somebody_else_is_left_alone(store, tmp_path):
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "notes.txt").write_text("mine")
     for folder in (tmp_path / "theirs", tmp_path / "theirs" / "notes.txt"):
@@ -106,8 +99,8 @@ def test_a_folder_of_somebody_else_is_left_alone(store: Engine, tmp_path: Path) 
 
 @sqlite_alone
 def test_a_night_keeps_its_markets_files_and_a_failure_is_a_warning(
-    store: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+    store, tmp_path, monkeypatch, caplog
+):
     export_if_asked(store, "toy")
     assert list(tmp_path.rglob("*.parquet")) == []
     (tmp_path / "theirs").mkdir()
@@ -118,9 +111,7 @@ def test_a_night_keeps_its_markets_files_and_a_failure_is_a_warning(
 
 
 @pytest.mark.soak
-def test_a_night_ends_with_its_files(
-    context: MarketContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_night_ends_with_its_files(context, tmp_path, monkeypatch):
     monkeypatch.setenv("DTML_EXPORT", str(tmp_path / "out"))
     run_night(context, AS_OF)
     assert read(tmp_path / "out", "prediction_history").num_rows == 9

@@ -1,11 +1,10 @@
 """Predictions and rankings of nights, and what they are judged by."""
 
-from datetime import date, datetime
+from datetime import date
 
 import numpy as np
 import pandas as pd
 import pytest
-from sqlalchemy import Engine
 
 from db.engine import reading, transaction
 from db.rows import predictions as stored_predictions
@@ -15,7 +14,7 @@ from tests.support.prediction_rows import LATER, NEXT, NOW, STOCKS, TARGET, pred
 
 
 @pytest.fixture
-def store(engine: Engine) -> Engine:
+def store(engine):
     stocks = pd.DataFrame(
         {"symbol": STOCKS, "kind": "stock", "source_symbol": STOCKS, "name": None, "sector": "Tin"}
     )
@@ -25,14 +24,12 @@ def store(engine: Engine) -> Engine:
     return engine
 
 
-def keep(store: Engine, frame: pd.DataFrame, made_at: datetime = NOW) -> int:
+def keep(store, frame, made_at=NOW):
     with transaction(store) as conn:
         return save(conn, "prediction", frame, market="toy", known_at=NOW, made_at=made_at)
 
 
-def save_outcomes(
-    store: Engine, returns: tuple[float, ...] = (-0.01, 0.0, 0.02), at: datetime = LATER
-) -> int:
+def save_outcomes(store, returns=(-0.01, 0.0, 0.02), at=LATER):
     happened = pd.DataFrame({"symbol": STOCKS, "session": TARGET, "realised_return": returns})
     happened = happened.assign(
         rise=happened["realised_return"] > 0, label=np.sign(happened["realised_return"]).astype(int)
@@ -41,7 +38,7 @@ def save_outcomes(
         return save(conn, "outcome", happened, market="toy", known_at=at, recorded_at=at)
 
 
-def test_the_latest_run_saw_nothing_after_the_day_it_serves(store: Engine) -> None:
+def test_the_latest_run_saw_nothing_after_the_day_it_serves(store):
     with transaction(store) as conn:
         save(conn, "run", run("second", train_last=date(2024, 3, 1)))
         save(conn, "run", run("fold", train_last=date(2024, 2, 1), kind="backtest"))
@@ -52,7 +49,7 @@ def test_the_latest_run_saw_nothing_after_the_day_it_serves(store: Engine) -> No
     assert [each and each["id"] for each in latest.values()] == [None, "first", "first", "second"]
 
 
-def test_the_history_of_a_symbol_tells_calls_from_hits(store: Engine) -> None:
+def test_the_history_of_a_symbol_tells_calls_from_hits(store):
     keep(store, predictions())
     keep(store, predictions(target=NEXT))
     save_outcomes(store)
@@ -71,7 +68,7 @@ def test_the_history_of_a_symbol_tells_calls_from_hits(store: Engine) -> None:
     assert wrong["correct"].tolist() == [0, 0, 0]
 
 
-def test_the_latest_predictions_are_the_newest_models_for_the_newest_session(store: Engine) -> None:
+def test_the_latest_predictions_are_the_newest_models_for_the_newest_session(store):
     with transaction(store) as conn:
         save(conn, "run", run("second"))
         save(conn, "run", run("fold", kind="backtest"))

@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import sqlalchemy as sa
-from sqlalchemy import Engine
 
 from db.engine import reading, transaction
 from db.errors import StoreError
@@ -34,7 +33,7 @@ BAR = [
 ]
 
 
-def bars(symbols: tuple[str, ...] = SYMBOLS, sessions: pd.DatetimeIndex = SESSIONS) -> pd.DataFrame:
+def bars(symbols=SYMBOLS, sessions=SESSIONS):
     """Bars in the order of a file, by session: prices of 100 and up, no open on
     the first, one split.
     """
@@ -52,7 +51,7 @@ def bars(symbols: tuple[str, ...] = SYMBOLS, sessions: pd.DatetimeIndex = SESSIO
 
 
 @pytest.fixture
-def store(engine: Engine) -> Engine:
+def store(engine):
     instruments = pd.DataFrame(
         {
             "symbol": SYMBOLS,
@@ -67,17 +66,17 @@ def store(engine: Engine) -> Engine:
     return engine
 
 
-def append(store: Engine, frame: pd.DataFrame, known_at: datetime = MONDAY) -> int:
+def append(store, frame, known_at=MONDAY):
     with transaction(store) as conn:
         return prices.append_prices(conn, "toy", frame, source="files", known_at=known_at)
 
 
-def known(store: Engine, known_at: datetime | None = None) -> pd.DataFrame:
+def known(store, known_at=None):
     with reading(store) as conn:
         return prices.prices(conn, "toy", FIRST, LAST, known_at=known_at)
 
 
-def test_rounding_noise_is_no_restatement_and_a_missing_value_equals_itself(store: Engine) -> None:
+def test_rounding_noise_is_no_restatement_and_a_missing_value_equals_itself(store):
     append(store, bars())
     assert append(store, bars()) == 0
     assert append(store, bars(), TUESDAY) == 0
@@ -88,7 +87,7 @@ def test_rounding_noise_is_no_restatement_and_a_missing_value_equals_itself(stor
     assert append(store, noisy, TUESDAY) == len(noisy)
 
 
-def test_a_value_that_appears_or_goes_is_a_restatement(store: Engine) -> None:
+def test_a_value_that_appears_or_goes_is_a_restatement(store):
     append(store, bars())
     for day, column in enumerate(BAR[2:], start=1):
         values = bars()[column].to_numpy(copy=True)
@@ -98,7 +97,7 @@ def test_a_value_that_appears_or_goes_is_a_restatement(store: Engine) -> None:
         assert append(store, bars(), at + timedelta(days=1)) == 1, column
 
 
-def test_a_restated_bar_is_read_as_it_was_known_then(store: Engine) -> None:
+def test_a_restated_bar_is_read_as_it_was_known_then(store):
     append(store, bars())
     restated = bars()
     restated.loc[restated["symbol"] == "B", "adj_close"] /= 3
@@ -116,12 +115,12 @@ def test_a_restated_bar_is_read_as_it_was_known_then(store: Engine) -> None:
     )
 
 
-def withdraw(store: Engine, rejected: pd.DataFrame, known_at: datetime) -> int:
+def withdraw(store, rejected, known_at):
     with transaction(store) as conn:
         return prices.withdraw(conn, "toy", rejected.assign(reason="brief_jump"), known_at=known_at)
 
 
-def test_a_bar_that_is_withdrawn_is_read_as_known_before_and_not_since(store: Engine) -> None:
+def test_a_bar_that_is_withdrawn_is_read_as_known_before_and_not_since(store):
     append(store, bars())
     gone = (bars()["symbol"] == "B") & (bars()["session"] == SESSIONS[2])
     assert withdraw(store, bars()[gone], TUESDAY) == 1
@@ -132,7 +131,7 @@ def test_a_bar_that_is_withdrawn_is_read_as_known_before_and_not_since(store: En
     assert withdraw(store, bars()[gone], TUESDAY + timedelta(days=1)) == 0
 
 
-def test_the_newest_moment_of_a_read_finds_the_same_bars_after_a_withdrawal(store: Engine) -> None:
+def test_the_newest_moment_of_a_read_finds_the_same_bars_after_a_withdrawal(store):
     """A run keeps that moment, and a replay reads as known at it."""
     append(store, bars())
     gone = (bars()["symbol"] == "B") & (bars()["session"] == SESSIONS[2])
@@ -147,9 +146,7 @@ def test_the_newest_moment_of_a_read_finds_the_same_bars_after_a_withdrawal(stor
 @sqlite_alone
 @pytest.mark.parametrize("known_at", [None, MONDAY])
 @pytest.mark.parametrize("symbols", [None, ["B"]])
-def test_a_cut_is_what_a_read_of_the_same_sessions_gives(
-    store: Engine, symbols: list[str] | None, known_at: datetime | None
-) -> None:
+def test_a_cut_is_what_a_read_of_the_same_sessions_gives(store, symbols, known_at):
     """To the last bit, and dated alike where a bar was withdrawn at the edge of the cut."""
     append(store, bars())
     gone = (bars()["symbol"] == "B") & (bars()["session"] == SESSIONS[2])
@@ -162,8 +159,8 @@ def test_a_cut_is_what_a_read_of_the_same_sessions_gives(
 
 
 def test_a_withdrawal_is_a_restatement_with_its_reason_and_the_bar_may_come_again(
-    store: Engine,
-) -> None:
+    store,
+):
     append(store, bars())
     gone = (bars()["symbol"] == "B") & (bars()["session"] == SESSIONS[2])
     withdraw(store, bars()[gone], TUESDAY)
@@ -186,7 +183,7 @@ def test_a_withdrawal_is_a_restatement_with_its_reason_and_the_bar_may_come_agai
     assert latest == len(bars())
 
 
-def test_a_stored_bar_of_another_level_than_the_one_that_failed_stays(store: Engine) -> None:
+def test_a_stored_bar_of_another_level_than_the_one_that_failed_stays(store):
     append(store, bars())
     failing = bars()[bars()["symbol"] == "B"]
     failing[["close", "adj_close"]] *= 100
@@ -195,8 +192,8 @@ def test_a_stored_bar_of_another_level_than_the_one_that_failed_stays(store: Eng
 
 
 def test_a_fetch_that_ends_late_is_compared_with_what_was_known_when_it_began(
-    store: Engine,
-) -> None:
+    store,
+):
     append(store, bars(), TUESDAY)
     older = bars()
     older["close"] += 1
@@ -208,8 +205,8 @@ def test_a_fetch_that_ends_late_is_compared_with_what_was_known_when_it_began(
 
 
 def test_constituents_are_what_the_list_says_now_numbered_by_their_beginning(
-    store: Engine,
-) -> None:
+    store,
+):
     days = pd.to_datetime(["2023-05-01", "2021-05-01", None])
     listed = pd.DataFrame(
         {"symbol": "A", "valid_from": days, "valid_to": pd.NaT, "source": list("xyz")}
@@ -228,8 +225,8 @@ def test_constituents_are_what_the_list_says_now_numbered_by_their_beginning(
 
 
 def test_the_earliest_session_ever_asked_of_a_symbol_is_kept_market_by_market(
-    store: Engine,
-) -> None:
+    store,
+):
     with transaction(store) as conn:
         save(conn, "instrument", read(conn, "instrument", market="toy"), market="other")
         markets.note_asked(conn, "toy", {"A": FIRST, "B": LAST})
@@ -239,7 +236,7 @@ def test_the_earliest_session_ever_asked_of_a_symbol_is_kept_market_by_market(
     assert set(asked["asked_from"].dropna()) == {SESSIONS[0]}
 
 
-def test_naive_timestamps_are_refused_and_others_come_back_in_utc(store: Engine) -> None:
+def test_naive_timestamps_are_refused_and_others_come_back_in_utc(store):
     with pytest.raises(StoreError, match=r"2024-01-08T22:00:00 .*no time zone"):
         append(store, bars(), datetime(2024, 1, 8, 22))  # noqa: DTZ001
     seoul = timezone(timedelta(hours=9))

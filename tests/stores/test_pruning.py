@@ -5,14 +5,12 @@ leads to is gone.
 import os
 import re
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy import Engine
 
 from db import tables
 from db.admin.checks import check_store
@@ -27,14 +25,13 @@ from db.errors import StoreBusyError
 from db.save import save
 from dtml.errors import UsageError
 from dtml.prices.sessions import next_session
-from flows.nightly.context import MarketContext, Tonight
+from flows.nightly.context import Tonight
 from flows.nightly.train import train_model
 from flows.replay import Archive, replay_of
 from flows.settings import data_folder, reports_folder
 from flows.upkeep import pruning
-from flows.upkeep.pruning import FEWEST_NIGHTS, Plan, plan, prune
+from flows.upkeep.pruning import FEWEST_NIGHTS, plan, prune
 from tests.support.benchmark_rows import ranker
-from tests.support.commands import Command
 from tests.support.kinds import sqlite_alone
 from tests.support.nights import AS_OF, after_nights
 from tests.support.prediction_rows import STOCKS, TARGET, run
@@ -48,19 +45,19 @@ LONG_AGO = datetime(2024, 1, 2, tzinfo=UTC)
 
 
 @pytest.fixture(autouse=True)
-def few_nights(monkeypatch: pytest.MonkeyPatch) -> None:
+def few_nights(monkeypatch):
     """Let a store of a handful of nights have old ones."""
     monkeypatch.setattr(pruning, "FEWEST_NIGHTS", 1)
 
 
-def days() -> list[date]:
+def days():
     found = [AS_OF]
     while len(found) < NIGHTS:
         found.append(next_session("XNYS", found[-1]))
     return found
 
 
-def with_an_unused_model(context: MarketContext) -> MarketContext:
+def with_an_unused_model(context):
     """A market's nights, and a model and rankers that no night worked with."""
     after_nights(context, *days())
     varied = replace(context, experiment=replace(context.experiment, seeds=1))
@@ -81,7 +78,7 @@ def with_an_unused_model(context: MarketContext) -> MarketContext:
     return context
 
 
-def rows_of(engine: Engine) -> dict[str, list[tuple[object, ...]]]:
+def rows_of(engine):
     found = {}
     with reading(engine) as conn:
         for table in tables.metadata.sorted_tables:
@@ -90,7 +87,7 @@ def rows_of(engine: Engine) -> dict[str, list[tuple[object, ...]]]:
     return found
 
 
-def replays(archive: Archive) -> list[tuple[object, ...]]:
+def replays(archive):
     found = []
     for night in archive.nights():
         replay = replay_of(archive, night)
@@ -99,11 +96,11 @@ def replays(archive: Archive) -> list[tuple[object, ...]]:
     return found
 
 
-def removed(planned: Plan) -> dict[str, int]:
+def removed(planned):
     return {removal.what: removal.count for removal in planned.removals}
 
 
-def age(path: Path, days: int) -> None:
+def age(path, days):
     """Make a file, or a folder with all that it holds, look untouched for so many days."""
     moment = time.time() - days * 24 * 3600
     for file in (*path.rglob("*"), path):
@@ -111,9 +108,7 @@ def age(path: Path, days: int) -> None:
 
 
 @pytest.mark.soak
-def test_a_pruned_store_replays_every_night_as_before(
-    context: MarketContext, archive: Archive
-) -> None:
+def test_a_pruned_store_replays_every_night_as_before(context, archive):
     with_an_unused_model(context)
     engine = context.engine
     before, said = rows_of(engine), replays(archive)
@@ -148,11 +143,11 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-def dying(at: int, work: Callable[..., object]) -> Callable[..., object]:
+def dying(at, work):
     """A function that ends its process at a call."""
     calls = []
 
-    def die(*arguments: object, **named: object) -> object:
+    def die(*arguments, **named):
         calls.append(arguments)
         if len(calls) > at:
             raise Killed
@@ -161,7 +156,7 @@ def dying(at: int, work: Callable[..., object]) -> Callable[..., object]:
     return die
 
 
-def prune_and_die(engine: Engine, dies_at: str) -> None:
+def prune_and_die(engine, dies_at):
     with pytest.MonkeyPatch.context() as patch:
         if dies_at == "rows":
             patch.setattr(pruning, "remove_rows", dying(0, remove_rows))
@@ -173,8 +168,8 @@ def prune_and_die(engine: Engine, dies_at: str) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("dies_at", ["rows", "second file"])
 def test_an_interrupted_pruning_leaves_a_sound_store_and_the_next_one_ends_it(
-    context: MarketContext, archive: Archive, dies_at: str
-) -> None:
+    context, archive, dies_at
+):
     with_an_unused_model(context)
     planned = plan(context.engine, KEPT)
     with pytest.raises(Killed):
@@ -186,7 +181,7 @@ def test_an_interrupted_pruning_leaves_a_sound_store_and_the_next_one_ends_it(
     assert plan(context.engine, KEPT).is_empty
 
 
-def test_a_model_that_anything_leads_to_is_not_old(engine: Engine) -> None:
+def test_a_model_that_anything_leads_to_is_not_old(engine):
     """The model of the night, and the one of a benchmark alone."""
     fill(engine)
     add_predictions(engine, 3 * len(STOCKS))
@@ -202,13 +197,13 @@ def test_a_model_that_anything_leads_to_is_not_old(engine: Engine) -> None:
         assert old_rows(conn, {}, datetime.now(UTC)).attention == 0
 
 
-def test_too_few_nights_are_refused(filled: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_few_nights_are_refused(filled, monkeypatch):
     monkeypatch.setattr(pruning, "FEWEST_NIGHTS", FEWEST_NIGHTS)
     with pytest.raises(UsageError, match=f"keep {FEWEST_NIGHTS} nights"):
         plan(filled, FEWEST_NIGHTS - 1)
 
 
-def test_files_that_no_row_of_the_store_ever_named_stay(filled: Engine) -> None:
+def test_files_that_no_row_of_the_store_ever_named_stay(filled):
     other = data_folder() / "models" / "of-another-store.safetensors"
     other.parent.mkdir(parents=True, exist_ok=True)
     other.write_bytes(b"weights")
@@ -218,7 +213,7 @@ def test_files_that_no_row_of_the_store_ever_named_stay(filled: Engine) -> None:
     assert (data_folder() / "models" / "first.safetensors").exists()
 
 
-def test_states_of_work_that_nobody_resumed_for_a_month_go(filled: Engine) -> None:
+def test_states_of_work_that_nobody_resumed_for_a_month_go(filled):
     training = data_folder() / "training"
     folders = {
         "old": training / "toy-2024-01-04-1a2b3c4d",
@@ -239,14 +234,14 @@ def test_states_of_work_that_nobody_resumed_for_a_month_go(filled: Engine) -> No
 
 @pytest.mark.soak
 def test_a_market_at_which_a_process_works_keeps_the_store_from_being_pruned(
-    filled: Engine,
-) -> None:
+    filled,
+):
     with market_lock(filled, "toy"), pytest.raises(StoreBusyError, match="working on toy"):
         prune(filled, 1)
 
 
 @sqlite_alone  # PostgreSQL reuses the space
-def test_the_file_of_a_store_gets_as_small_as_its_rows(engine: Engine) -> None:
+def test_the_file_of_a_store_gets_as_small_as_its_rows(engine):
     fill(engine)
     add_predictions(engine, 30_000)
     with transaction(engine) as conn:
@@ -259,7 +254,7 @@ def test_the_file_of_a_store_gets_as_small_as_its_rows(engine: Engine) -> None:
     contents(engine)
 
 
-def test_nothing_goes_before_it_was_listed_and_asked_for(filled: Engine, dtml: Command) -> None:
+def test_nothing_goes_before_it_was_listed_and_asked_for(filled, dtml):
     keep_weights(data_folder())
     before = contents(filled)
     with transaction(filled) as conn:

@@ -1,19 +1,18 @@
 """Twenty questions have one answer, on either engine, for a reader too; and the page holds it."""
 
 import re
-from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
 import pytest
 import sqlalchemy as sa
-from sqlalchemy import Engine, create_engine, make_url, text
+from sqlalchemy import create_engine, make_url, text
 
 from db.admin.copying import copy_store, snapshot
 from db.admin.roles import grant_reader
 from db.connection.user_sql import select
 from db.engine import open_engine
-from db.questions import Question, questions
+from db.questions import questions
 from flows.commands.questions import ask
 from tests.support.questions import MARKET, PAGE, filled_store, page, store_in
 from tests.support.run_folder import made_once
@@ -30,20 +29,20 @@ every_question = pytest.mark.parametrize("question", questions(), ids=lambda eac
 
 
 @pytest.fixture(scope="module")
-def store() -> str:
+def store():
     """Filled once for all processes of a test run: it takes longer than all questions do."""
     return store_in(made_once("questions", filled_store))
 
 
 @pytest.fixture(scope="module")
-def on_sqlite(store: str) -> Iterator[Engine]:
+def on_sqlite(store):
     opened = open_engine(store, read_only=True)
     yield opened
     opened.dispose()
 
 
 @pytest.fixture(scope="module")
-def copied(store: str, postgresql_server: str) -> Iterator[str]:
+def copied(store, postgresql_server):
     """The URL of the same store in a database of its own, because rights on a
     database are everybody's.
     """
@@ -68,7 +67,7 @@ def copied(store: str, postgresql_server: str) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def on_postgresql(copied: str) -> Iterator[Engine]:
+def on_postgresql(copied):
     """As the reader, who may read the documented views and nothing else."""
     opened = open_engine(
         make_url(copied).set(username=NAME).render_as_string(hide_password=False), read_only=True
@@ -78,7 +77,7 @@ def on_postgresql(copied: str) -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="module")
-def by_other_plans(copied: str) -> Iterator[Engine]:
+def by_other_plans(copied):
     """As the owner, where rows come in another order unless the statement says which."""
     url = make_url(copied)
     url = url.update_query_dict({"options": f"{url.query['options']} {OTHER_PLANS}"})
@@ -91,8 +90,8 @@ def by_other_plans(copied: str) -> Iterator[Engine]:
 @pytest.mark.soak
 @every_question
 def test_both_engines_give_the_same_rows_whoever_asks_and_whatever_the_plan(
-    question: Question, on_sqlite: Engine, on_postgresql: Engine, by_other_plans: Engine
-) -> None:
+    question, on_sqlite, on_postgresql, by_other_plans
+):
     expected = ask(on_sqlite, question, MARKET)
     for engine in (on_postgresql, by_other_plans):
         pd.testing.assert_frame_equal(ask(engine, question, MARKET), expected, check_exact=True)
@@ -100,9 +99,7 @@ def test_both_engines_give_the_same_rows_whoever_asks_and_whatever_the_plan(
 
 @pytest.mark.soak
 @every_question
-def test_a_market_is_a_value_whatever_its_name(
-    question: Question, on_sqlite: Engine, on_postgresql: Engine
-) -> None:
+def test_a_market_is_a_value_whatever_its_name(question, on_sqlite, on_postgresql):
     """A market without a row has no answer; a name that ended its own text
     would have one, or an error.
     """
@@ -114,7 +111,7 @@ def test_a_market_is_a_value_whatever_its_name(
 
 
 @pytest.mark.soak
-def test_the_page_holds_the_answers_as_they_are(store: str) -> None:
+def test_the_page_holds_the_answers_as_they_are(store):
     """With another numpy than the one that wrote the page, a figure may differ by one in its last
     digit: it adds in another order, and what lies between two figures is rounded to either.
     """
@@ -130,7 +127,7 @@ def test_the_page_holds_the_answers_as_they_are(store: str) -> None:
 
 
 @pytest.mark.soak
-def test_the_page_shows_every_statement_as_it_can_be_pasted(on_sqlite: Engine) -> None:
+def test_the_page_shows_every_statement_as_it_can_be_pasted(on_sqlite):
     blocks = PAGE.read_text(encoding="utf-8").split("```sql\n")[1:]
     assert len(blocks) == len(questions())
     for question, block in zip(questions(), blocks, strict=True):
@@ -139,7 +136,7 @@ def test_the_page_shows_every_statement_as_it_can_be_pasted(on_sqlite: Engine) -
 
 
 @pytest.mark.soak
-def test_the_page_on_other_tools_asks_what_the_store_holds(on_sqlite: Engine) -> None:
+def test_the_page_on_other_tools_asks_what_the_store_holds(on_sqlite):
     text_of = PAGE.with_name("CONNECT.md").read_text(encoding="utf-8")
     asked = re.findall(r"```sql\n(.*?)```", text_of, re.DOTALL) + re.findall(
         r'query\("(select .*?)"\)', text_of

@@ -4,11 +4,9 @@ write.
 
 import shutil
 import subprocess
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, date, datetime
-from pathlib import Path
 
 import pytest
 
@@ -17,9 +15,8 @@ from db.rows import nights
 from dtml.experiments import vary
 from dtml.prices.sessions import next_session
 from flows.freezing import begin
-from flows.nightly.context import MarketContext
 from flows.settings import data_folder, reports_folder
-from tests.support.commands import Command, options_of_commands, shorten_audits
+from tests.support.commands import options_of_commands, shorten_audits
 from tests.support.kinds import sqlite_alone
 from tests.support.nights import AS_OF, after_nights
 
@@ -72,7 +69,7 @@ OTHERS = {
 }
 
 
-def test_every_command_is_known_to_read_or_to_write() -> None:
+def test_every_command_is_known_to_read_or_to_write():
     found = set(options_of_commands())
     read = {name for name in found if any(f"{line} ".startswith(f"{name} ") for line in READ)}
     assert found == read | OTHERS
@@ -80,7 +77,7 @@ def test_every_command_is_known_to_read_or_to_write() -> None:
 
 
 @contextmanager
-def mounted(folder: Path) -> Iterator[Path]:
+def mounted(folder):
     """The data folder and the store of this test, mounted read only."""
     folder.mkdir()
     try:
@@ -100,9 +97,7 @@ def mounted(folder: Path) -> Iterator[Path]:
 
 @pytest.mark.soak
 @sqlite_alone
-def test_a_command_that_only_reads_works(
-    context: MarketContext, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_that_only_reads_works(context, command, tmp_path, monkeypatch):
     shorten_audits(monkeypatch)
     # The rankers need a year of outcomes.
     context = replace(context, experiment=vary(context.experiment, {"train_sessions": 220}))

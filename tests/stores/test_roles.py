@@ -2,7 +2,7 @@
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy import Engine, make_url, text
+from sqlalchemy import make_url, text
 
 from db import tables
 from db.admin.roles import grant_reader
@@ -11,7 +11,6 @@ from db.connection.user_sql import select
 from db.engine import open_engine, require_current_schema, transaction
 from db.errors import StoreUsageError
 from db.views import views as documented_views
-from tests.support.commands import Command
 from tests.support.kinds import postgresql_alone
 from tests.support.places import ROOT
 from tests.support.roles import NAME, SECOND, as_role, run
@@ -22,7 +21,7 @@ in_any_schema = pytest.mark.parametrize("store", ["public", "schema of its own"]
 
 
 @in_any_schema
-def test_a_reader_asks_as_dtml_query_does(store: tuple[Engine, str], analyst: Engine) -> None:
+def test_a_reader_asks_as_dtml_query_does(store, analyst):
     named = make_url(store[1]).set(username=NAME).render_as_string(hide_password=False)
     own = open_engine(named, read_only=True)
     require_current_schema(own)
@@ -32,9 +31,7 @@ def test_a_reader_asks_as_dtml_query_does(store: tuple[Engine, str], analyst: En
     own.dispose()
 
 
-def test_the_commands_of_a_reader_are_those_that_the_page_names(
-    analyst: Engine, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_commands_of_a_reader_are_those_that_the_page_names(analyst, command, monkeypatch):
     url = analyst.url.set(drivername="postgresql").render_as_string(hide_password=False)
     monkeypatch.setenv("DTML_DATABASE_URL", url)
     page = (ROOT / "db" / "README.md").read_text()
@@ -53,7 +50,7 @@ def test_the_commands_of_a_reader_are_those_that_the_page_names(
         assert (code, "permission denied" in said + complaint) == (1, True), asked
 
 
-def test_a_reader_reads_what_studies_and_nights_found_and_no_other_table(analyst: Engine) -> None:
+def test_a_reader_reads_what_studies_and_nights_found_and_no_other_table(analyst):
     with analyst.connect() as conn:
         for table in tables.READABLE:
             assert conn.execute(text(f"select count(*) from {table}")).scalar_one() >= 0
@@ -63,7 +60,7 @@ def test_a_reader_reads_what_studies_and_nights_found_and_no_other_table(analyst
 
 
 @in_any_schema
-def test_a_grant_that_is_given_again_is_the_same(store: tuple[Engine, str]) -> None:
+def test_a_grant_that_is_given_again_is_the_same(store):
     # to write down an owner's rights changes nothing
     mine = "relname !~ '^pg_' and grantee <> relowner"
     rights = text(
@@ -83,7 +80,7 @@ def test_a_grant_that_is_given_again_is_the_same(store: tuple[Engine, str]) -> N
     ) == sorted(documented_views())
 
 
-def test_rights_from_before_are_taken_back(store: tuple[Engine, str]) -> None:
+def test_rights_from_before_are_taken_back(store):
     with transaction(store[0]) as conn:
         conn.execute(text(f"create role {NAME} login"))
         conn.execute(text(f"grant all on outcome, night_log to {NAME}"))
@@ -115,9 +112,7 @@ HARMFUL = {
 
 
 @pytest.mark.parametrize("harmful", HARMFUL)
-def test_a_role_with_rights_from_elsewhere_is_refused(
-    store: tuple[Engine, str], harmful: str
-) -> None:
+def test_a_role_with_rights_from_elsewhere_is_refused(store, harmful):
     grant, said = HARMFUL[harmful]
     run(store[0], f"create role {NAME}", grant)
     with pytest.raises(StoreUsageError, match=said):
@@ -126,8 +121,8 @@ def test_a_role_with_rights_from_elsewhere_is_refused(
 
 
 def test_a_right_that_everybody_has_is_named_and_nothing_is_granted(
-    store: tuple[Engine, str],
-) -> None:
+    store,
+):
     run(store[0], "grant insert on price to public")
     with pytest.raises(StoreUsageError, match=r"still use .*price,.*PUBLIC"):
         grant_reader(store[0], NAME)
@@ -144,8 +139,8 @@ FUNCTION = "create function raised() returns integer language sql security defin
 
 
 def test_a_function_that_lends_its_owners_rights_to_everybody_is_named(
-    store: tuple[Engine, str],
-) -> None:
+    store,
+):
     run(store[0], FUNCTION)
     with pytest.raises(StoreUsageError, match=r"still call raised\(\),.*PUBLIC"):
         grant_reader(store[0], NAME)
@@ -154,8 +149,8 @@ def test_a_function_that_lends_its_owners_rights_to_everybody_is_named(
 
 
 def test_who_has_something_in_the_database_keeps_what_the_public_loses(
-    store: tuple[Engine, str],
-) -> None:
+    store,
+):
     """A role that writes and owns nothing, another program's owner; a second
     reader is given nothing of it.
     """
@@ -180,7 +175,7 @@ def test_who_has_something_in_the_database_keeps_what_the_public_loses(
     run(store[0], f"drop owned by owner, {SECOND}", f"drop role {SECOND}")
 
 
-def test_the_owner_of_the_tables_still_writes_in_bulk(store: tuple[Engine, str]) -> None:
+def test_the_owner_of_the_tables_still_writes_in_bulk(store):
     """Which takes a temporary table, a right that the public no longer has."""
     run(
         store[0],
@@ -198,7 +193,7 @@ def test_the_owner_of_the_tables_still_writes_in_bulk(store: tuple[Engine, str])
     run(store[0], "drop owned by owner")
 
 
-def test_a_password_is_set_and_the_server_gets_its_hash(store: tuple[Engine, str]) -> None:
+def test_a_password_is_set_and_the_server_gets_its_hash(store):
     grant_reader(store[0], NAME, SECRET)
     with store[0].connect() as conn:
         kept = conn.execute(
@@ -218,7 +213,7 @@ def test_a_password_is_set_and_the_server_gets_its_hash(store: tuple[Engine, str
 @pytest.mark.parametrize(
     "name", ["", "1st", "a b", 'x"; drop table price; --', "pg_reader", "public", "ä", "x" * 64]
 )
-def test_a_name_that_is_no_plain_identifier_is_refused(engine: Engine, name: str) -> None:
+def test_a_name_that_is_no_plain_identifier_is_refused(engine, name):
     with pytest.raises(StoreUsageError, match="not a valid name"):
         grant_reader(engine, name)
 
@@ -291,9 +286,7 @@ WRITES = [
 
 
 @pytest.mark.soak
-def test_a_reader_that_lifts_the_ban_on_writing_still_writes_nothing(
-    store: tuple[Engine, str], analyst: Engine
-) -> None:
+def test_a_reader_that_lifts_the_ban_on_writing_still_writes_nothing(store, analyst):
     before = contents(store[0])
     for sql in WRITES:
         refused = r"permission denied|must be owner|must (be|have|not) |cannot (insert|update)"
@@ -307,7 +300,7 @@ def test_a_reader_that_lifts_the_ban_on_writing_still_writes_nothing(
     assert contents(store[0]) == before
 
 
-def test_a_reader_calls_no_function_of_the_server_that_writes_or_locks(analyst: Engine) -> None:
+def test_a_reader_calls_no_function_of_the_server_that_writes_or_locks(analyst):
     """By the server's own list, so that a function that a later one adds is among them."""
     mine = (
         "has_function_privilege(oid, 'EXECUTE') and (proname ~ '^lo(_|read|write)' or "
@@ -318,9 +311,7 @@ def test_a_reader_calls_no_function_of_the_server_that_writes_or_locks(analyst: 
         assert conn.execute(text(f"select proname from pg_proc where {mine}")).scalars().all() == []
 
 
-def test_a_reader_opens_no_other_database_even_one_made_later(
-    store: tuple[Engine, str], analyst: Engine, postgresql_server: str
-) -> None:
+def test_a_reader_opens_no_other_database_even_one_made_later(store, analyst, postgresql_server):
     """There it had no limits: PUBLIC makes temporary tables and large objects in any database."""
     run(
         as_role(postgresql_server, "postgres"),
@@ -356,7 +347,7 @@ def test_a_reader_opens_no_other_database_even_one_made_later(
     run(as_role(postgresql_server, "postgres"), "drop database later")
 
 
-def test_no_reader_stops_a_night(store: tuple[Engine, str], analyst: Engine) -> None:
+def test_no_reader_stops_a_night(store, analyst):
     """With all it can hold: the keys of the nights, which every role can see,
     and the views, in a transaction.
     """
@@ -376,7 +367,7 @@ def test_no_reader_stops_a_night(store: tuple[Engine, str], analyst: Engine) -> 
             own.execute(text("update night set reason = 'x'"))
 
 
-def test_a_session_of_a_reader_has_limits(store: tuple[Engine, str], analyst: Engine) -> None:
+def test_a_session_of_a_reader_has_limits(store, analyst):
     """The first can be lifted; `WRITES` tries to lift the second and the third."""
     limits = {"statement_timeout": "30s", "temp_file_limit": "1GB"}
     with analyst.connect() as conn:

@@ -1,13 +1,11 @@
 """What holds for the rows of every table: kept whole, once, and as their policy says."""
 
-from collections.abc import Callable
 from datetime import date, timedelta
 from typing import Any
 
 import pandas as pd
 import pytest
 import sqlalchemy as sa
-from sqlalchemy import Connection, Engine
 
 from db import tables
 from db.connection import bulk
@@ -26,17 +24,17 @@ WRITTEN = [table for table in ORDERED if "written" in table.info]
 EARLY, LATE = date(1990, 1, 1), date(2090, 1, 1)
 
 
-def with_policy(policy: str) -> list[sa.Table]:
+def with_policy(policy):
     return [table for table in WRITTEN if table.info["written"].policy == policy]
 
 
-def stored(conn: Connection, table: sa.Table) -> Rows:
+def stored(conn, table):
     rows = conn.execute(sa.select(table).order_by(*table.primary_key)).mappings()
     return [dict(row) for row in rows]
 
 
 @pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rows]:
+def filled(tmp_path_factory):
     """Rows of every table, by its name."""
     engine = open_engine(f"sqlite:///{tmp_path_factory.mktemp('filled')}/store.sqlite")
     upgrade(engine)
@@ -48,7 +46,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rows]:
 
 
 @pytest.fixture
-def store(engine: Engine, filled: dict[str, Rows]) -> Engine:
+def store(engine, filled):
     """A store with those rows, none of them put there by `save`."""
     with transaction(engine) as conn:
         for table in ORDERED:
@@ -56,7 +54,7 @@ def store(engine: Engine, filled: dict[str, Rows]) -> Engine:
     return engine
 
 
-def frame(filled: dict[str, Rows], table: sa.Table, rows: Rows) -> pd.DataFrame:
+def frame(filled, table, rows):
     """The rows as `save` takes them, in another order."""
     symbols = {row["id"]: row["symbol"] for row in filled["instrument"]}
     made = pd.DataFrame(rows)
@@ -65,11 +63,11 @@ def frame(filled: dict[str, Rows], table: sa.Table, rows: Rows) -> pd.DataFrame:
     return made.iloc[::-1]
 
 
-def market_of(table: sa.Table) -> dict[str, str]:
+def market_of(table):
     return {"market": "toy"} if "instrument_id" in table.c else {}
 
 
-VALUES: dict[type, object] = {
+VALUES = {
     sa.Boolean: True,
     sa.Date: EARLY,
     sa.Float: 0.1 + 0.2,
@@ -80,7 +78,7 @@ VALUES: dict[type, object] = {
 }
 
 
-def with_values(table: sa.Table, rows: Rows) -> Rows:
+def with_values(table, rows):
     """The rows, with a value in every column, but for those that refer to another table."""
     values = {
         column.name: next(value for kind, value in VALUES.items() if isinstance(column.type, kind))
@@ -90,7 +88,7 @@ def with_values(table: sa.Table, rows: Rows) -> Rows:
     return [row | {name: values.get(name) for name in row if row[name] is None} for row in rows]
 
 
-def without_values(table: sa.Table, rows: Rows) -> Rows:
+def without_values(table, rows):
     """The rows, with nothing in the columns that may lack a value."""
     missing = {column.name: None for column in table.c if column.nullable}
     return [row | missing for row in rows]
@@ -98,11 +96,11 @@ def without_values(table: sa.Table, rows: Rows) -> Rows:
 
 @pytest.mark.parametrize("made", [with_values, without_values])
 def test_every_value_is_kept_and_a_rerun_adds_no_row(
-    engine: Engine,
-    filled: dict[str, Rows],
-    made: Callable[[sa.Table, Rows], Rows],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    engine,
+    filled,
+    made,
+    monkeypatch,
+):
     """Rows come as mappings and, as those with symbols always do, as frames."""
     monkeypatch.setattr(bulk, "CHUNK", 2)
     with transaction(engine) as conn:
@@ -126,7 +124,7 @@ def test_every_value_is_kept_and_a_rerun_adds_no_row(
 
 
 # Other values, where another row is not had by leaving values out.
-OTHERS: dict[str, dict[str, object]] = {
+OTHERS = {
     "alert": {"message": "another"},
     "abstention_count": {"n": 4, "covered": 3},
     "calibration_bin": {"n": 4},
@@ -144,9 +142,7 @@ OTHERS: dict[str, dict[str, object]] = {
 
 
 @pytest.mark.parametrize("policy", ["stays", "newest"])
-def test_another_value_of_a_stored_key_stays_out_or_takes_its_place(
-    store: Engine, filled: dict[str, Rows], policy: str
-) -> None:
+def test_another_value_of_a_stored_key_stays_out_or_takes_its_place(store, filled, policy):
     with transaction(store) as conn:
         for table in with_policy(policy):
             before = filled[table.name]
@@ -156,7 +152,7 @@ def test_another_value_of_a_stored_key_stays_out_or_takes_its_place(
             assert stored(conn, table) == (before if policy == "stays" else others)
 
 
-def another(value: Any) -> Any:
+def another(value):
     """A value that is further away than any tolerance."""
     match value:
         case None:
@@ -169,9 +165,7 @@ def another(value: Any) -> Any:
             return value * 1.01 + 1
 
 
-def test_a_row_with_another_stamp_alone_is_no_other_row(
-    store: Engine, filled: dict[str, Rows]
-) -> None:
+def test_a_row_with_another_stamp_alone_is_no_other_row(store, filled):
     with transaction(store) as conn:
         for table in with_policy("newest"):
             before = filled[table.name]
@@ -183,9 +177,7 @@ def test_a_row_with_another_stamp_alone_is_no_other_row(
 
 
 @sqlite_alone
-def test_a_row_that_differs_beyond_the_tolerance_is_refused_by_key_and_column(
-    store: Engine, filled: dict[str, Rows]
-) -> None:
+def test_a_row_that_differs_beyond_the_tolerance_is_refused_by_key_and_column(store, filled):
     with transaction(store) as conn:
         for table in with_policy("same"):
             before = filled[table.name]
@@ -209,7 +201,7 @@ def test_a_row_that_differs_beyond_the_tolerance_is_refused_by_key_and_column(
             assert stored(conn, table) == before
 
 
-def shifted(value: Any, written: tables.Written, tolerances: float) -> Any:
+def shifted(value, written, tolerances):
     """A number that is so many tolerances smaller; of what has none, another value."""
     if isinstance(value, float):
         return value - tolerances * (written.relative * abs(value) + written.absolute)
@@ -234,14 +226,12 @@ NEVER_REPLACED = {
 }
 
 
-def test_what_was_predicted_and_found_is_never_replaced() -> None:
+def test_what_was_predicted_and_found_is_never_replaced():
     assert {table.name for table in with_policy("same")} == NEVER_REPLACED
 
 
 @pytest.mark.parametrize("policy", ["newest", "same"])
-def test_two_rows_of_one_key_are_refused(
-    store: Engine, filled: dict[str, Rows], policy: str
-) -> None:
+def test_two_rows_of_one_key_are_refused(store, filled, policy):
     with reading(store) as conn:
         for table in with_policy(policy):
             once = frame(filled, table, filled[table.name])
@@ -250,9 +240,7 @@ def test_two_rows_of_one_key_are_refused(
                 save(conn, table.name, twice, **market_of(table))
 
 
-def test_a_stock_that_is_not_stored_is_refused_by_name(
-    store: Engine, filled: dict[str, Rows]
-) -> None:
+def test_a_stock_that_is_not_stored_is_refused_by_name(store, filled):
     with reading(store) as conn:
         for table in WRITTEN:
             for symbol in [STOCKS[column] for column in STOCKS if column in table.c]:
@@ -299,14 +287,14 @@ REFUSED = [
 ]
 
 
-def test_a_row_that_makes_no_sense_is_refused_by_the_store_itself(store: Engine) -> None:
+def test_a_row_that_makes_no_sense_is_refused_by_the_store_itself(store):
     for name, check, values in REFUSED:
         wrong = sa.update(tables.metadata.tables[name]).values(values)
         with pytest.raises(StoreError, match=f"ck_{name}_{check}"), transaction(store) as conn:
             conn.execute(wrong)
 
 
-def test_a_row_needs_what_it_refers_to(store: Engine, filled: dict[str, Rows]) -> None:
+def test_a_row_needs_what_it_refers_to(store, filled):
     unknown = [row | {"run_id": "nothing"} for row in filled["prediction"]]
     with pytest.raises(StoreError, match=r"(?i)foreign key"), transaction(store) as conn:
         save(conn, "prediction", frame(filled, tables.prediction, unknown), market="toy")
@@ -320,9 +308,7 @@ UNFIT = [
 ]
 
 
-def test_a_value_that_does_not_fit_its_column_is_refused(
-    store: Engine, filled: dict[str, Rows]
-) -> None:
+def test_a_value_that_does_not_fit_its_column_is_refused(store, filled):
     with reading(store) as conn:
         for name, column, value, words in UNFIT:
             table = tables.metadata.tables[name]
@@ -331,9 +317,7 @@ def test_a_value_that_does_not_fit_its_column_is_refused(
                 save(conn, name, rows, **market_of(table))
 
 
-def test_json_keeps_days_and_moments_as_iso_text_and_refuses_what_is_no_json(
-    store: Engine, filled: dict[str, Rows]
-) -> None:
+def test_json_keeps_days_and_moments_as_iso_text_and_refuses_what_is_no_json(store, filled):
     first = filled["run"][0]
     with transaction(store) as conn:
         save(conn, "run", first | {"id": "dated", "config": {"day": EARLY, "at": MOMENT}})

@@ -3,13 +3,11 @@ column is explained.
 """
 
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Connection, Engine
 
 from db import tables
 from db.admin.checks import check_store
@@ -22,21 +20,19 @@ from tests.support.revisions import CHANGES, NEXT, become_next, next_views, tabl
 from tests.support.stores import contents, fill
 
 
-def test_a_store_of_the_newest_schema_is_known_by_its_fingerprint(engine: Engine) -> None:
+def test_a_store_of_the_newest_schema_is_known_by_its_fingerprint(engine):
     with reading(engine) as conn:
         assert fingerprint(stored_columns(conn)) == NEWEST
 
 
-def test_the_migrations_make_the_tables_of_the_schema(engine: Engine) -> None:
+def test_the_migrations_make_the_tables_of_the_schema(engine):
     with reading(engine) as conn:
         context = MigrationContext.configure(conn, opts={"compare_server_default": True})
         assert compare_metadata(context, tables.metadata) == []
 
 
 @pytest.mark.parametrize("revision", ["0003", "9999", "1975ea83b712"])
-def test_a_store_of_an_unknown_schema_is_left_alone_and_the_way_out_is_named(
-    engine: Engine, revision: str
-) -> None:
+def test_a_store_of_an_unknown_schema_is_left_alone_and_the_way_out_is_named(engine, revision):
     with transaction(engine) as conn:
         conn.execute(sa.text(f"update alembic_version set version_num = '{revision}'"))
     before = tables_and_views(engine)
@@ -54,7 +50,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_store_that_lacks_a_part_of_its_schema_is_left_alone(engine: Engine, damage: str) -> None:
+def test_a_store_that_lacks_a_part_of_its_schema_is_left_alone(engine, damage):
     with transaction(engine) as conn:
         for view in documented_views():
             conn.exec_driver_sql(f"drop view {view}")
@@ -64,7 +60,7 @@ def test_a_store_that_lacks_a_part_of_its_schema_is_left_alone(engine: Engine, d
             use(engine)
 
 
-def test_a_database_of_another_program_is_left_alone(store_url: str) -> None:
+def test_a_database_of_another_program_is_left_alone(store_url):
     engine = open_engine(store_url)
     with transaction(engine) as conn:
         conn.execute(sa.text("create table customer (id integer primary key)"))
@@ -74,10 +70,10 @@ def test_a_database_of_another_program_is_left_alone(store_url: str) -> None:
     assert tables_and_views(engine) == ({"customer"}, set())
 
 
-def test_an_empty_database_stays_so_when_its_tables_cannot_all_be_made(store_url: str) -> None:
+def test_an_empty_database_stays_so_when_its_tables_cannot_all_be_made(store_url):
     engine = open_engine(store_url)
 
-    def break_off() -> None:
+    def break_off():
         with transaction(engine) as conn:
             migrate(conn, None)
             raise InterruptedError
@@ -87,7 +83,7 @@ def test_an_empty_database_stays_so_when_its_tables_cannot_all_be_made(store_url
     assert tables_and_views(engine) == (set(), set())
 
 
-def test_the_migrations_make_the_documented_views(engine: Engine) -> None:
+def test_the_migrations_make_the_documented_views(engine):
     """PostgreSQL rewrites the text of a view, so each engine is given them a second time."""
     with transaction(engine) as conn:
         migrated = views(conn)
@@ -99,7 +95,7 @@ def test_the_migrations_make_the_documented_views(engine: Engine) -> None:
         assert set(migrated) == set(documented_views())
 
 
-def views(conn: Connection) -> dict[str, str]:
+def views(conn):
     """The text of every view, as the engine keeps it."""
     kept = "select name, sql from sqlite_master where type = 'view'"
     if conn.dialect.name == "postgresql":
@@ -111,7 +107,7 @@ def views(conn: Connection) -> dict[str, str]:
     return dict(conn.exec_driver_sql(kept).tuples().all())
 
 
-def test_every_column_of_every_view_is_documented(engine: Engine) -> None:
+def test_every_column_of_every_view_is_documented(engine):
     inspector = sa.inspect(engine)
     columns = {
         name: [each["name"] for each in inspector.get_columns(name)]
@@ -120,7 +116,7 @@ def test_every_column_of_every_view_is_documented(engine: Engine) -> None:
     assert columns == {name: list(view.meanings()) for name, view in documented_views().items()}
 
 
-def test_every_table_and_column_says_what_it_means() -> None:
+def test_every_table_and_column_says_what_it_means():
     for table in tables.metadata.tables.values():
         assert str(table.comment).endswith(".")
         for column in table.c:
@@ -129,14 +125,14 @@ def test_every_table_and_column_says_what_it_means() -> None:
 
 
 @pytest.fixture
-def old(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
+def old(engine, tmp_path, monkeypatch):
     """A store with rows in every table, older than the program is from now on."""
     fill(engine)
     become_next(monkeypatch, tmp_path)
     return engine
 
 
-def seen(engine: Engine) -> dict[str, list[str]]:
+def seen(engine):
     """Every row of every view, in an order of its own."""
     with reading(engine) as conn:
         return {
@@ -150,8 +146,8 @@ def seen(engine: Engine) -> dict[str, list[str]]:
 
 
 def test_an_older_store_asks_for_an_upgrade_which_keeps_every_row_and_brings_new_views(
-    old: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    old, monkeypatch
+):
     for use in (require_current_schema, prepare):
         with pytest.raises(
             StoreUsageError,
@@ -182,9 +178,7 @@ def test_an_older_store_asks_for_an_upgrade_which_keeps_every_row_and_brings_new
     assert {finding.state for finding in check_store(old)} == {"ok"}
 
 
-def test_an_upgrade_that_fails_half_way_changes_nothing(
-    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_upgrade_that_fails_half_way_changes_nothing(engine, tmp_path, monkeypatch):
     fill(engine)
     before, made = contents(engine), tables_and_views(engine)
     become_next(monkeypatch, tmp_path, f"{CHANGES}\n    raise InterruptedError")

@@ -5,15 +5,11 @@ alert is raised once.
 import os
 import signal
 import time
-from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
-from multiprocessing.context import ForkServerContext
-from multiprocessing.synchronize import Event
 
 import pandas as pd
 import pytest
 import sqlalchemy as sa
-from sqlalchemy import Connection, Engine
 
 from db.admin.checks import check_store
 from db.connection.locks import is_held, market_lock
@@ -43,13 +39,13 @@ LISTS = {
 }
 
 
-def hold(url: str, held: Event, over: Event) -> None:
+def hold(url, held, over):
     with market_lock(open_engine(url), "toy"):
         held.set()
         over.wait(60)
 
 
-def save_bar(conn: Connection, known_at: datetime, close: float = 2.0) -> None:
+def save_bar(conn, known_at, close=2.0):
     bar = pd.DataFrame({"symbol": ["A"], "session": pd.to_datetime(["2024-01-05"])})
     values = dict.fromkeys(("open", "high", "low", "close", "adj_close", "volume"), close)
     save_stocks(conn, ["A"])
@@ -57,7 +53,7 @@ def save_bar(conn: Connection, known_at: datetime, close: float = 2.0) -> None:
     prices.append_prices(conn, "toy", bars, source="files", known_at=known_at)
 
 
-def test_a_fetch_a_year_ahead_is_said_and_dates_nothing_that_follows(engine: Engine) -> None:
+def test_a_fetch_a_year_ahead_is_said_and_dates_nothing_that_follows(engine):
     begun = datetime.now(UTC)
     first, later = begun + timedelta(days=365), begun + timedelta(days=366)
     with transaction(engine) as conn:
@@ -76,16 +72,14 @@ def test_a_fetch_a_year_ahead_is_said_and_dates_nothing_that_follows(engine: Eng
     assert finding(engine) == [first, later]
 
 
-def finding(engine: Engine) -> list[datetime]:
+def finding(engine):
     said = next(each for each in check_store(engine) if "dated ahead" in each.check)
     assert said.state == ("failed" if said.found else "ok")
     return [row["known_at"] for row in said.found]
 
 
 @pytest.mark.soak
-def test_a_market_is_held_by_one_and_let_go_when_its_holder_is_killed(
-    engine: Engine, store_url: str, forks: ForkServerContext
-) -> None:
+def test_a_market_is_held_by_one_and_let_go_when_its_holder_is_killed(engine, store_url, forks):
     held, over = forks.Event(), forks.Event()
     other = forks.Process(target=hold, args=(store_url, held, over))
     other.start()
@@ -116,8 +110,8 @@ def test_a_market_is_held_by_one_and_let_go_when_its_holder_is_killed(
 
 @postgresql_alone
 def test_a_lock_that_the_server_drops_is_taken_again_and_until_then_nothing_begins(
-    engine: Engine, store_url: str
-) -> None:
+    engine, store_url
+):
     other = open_engine(store_url)
     with market_lock(engine, "toy"):
         end_sessions_with_locks(other)
@@ -135,7 +129,7 @@ def test_a_lock_that_the_server_drops_is_taken_again_and_until_then_nothing_begi
     other.dispose()
 
 
-def end_sessions_with_locks(engine: Engine) -> None:
+def end_sessions_with_locks(engine):
     with reading(engine) as conn:
         conn.execute(
             sa.text(
@@ -144,7 +138,7 @@ def end_sessions_with_locks(engine: Engine) -> None:
         )
 
 
-def is_refused(engine: Engine) -> bool:
+def is_refused(engine):
     try:
         with reading(engine) as conn:
             conn.execute(sa.text("select 1"))
@@ -153,22 +147,22 @@ def is_refused(engine: Engine) -> bool:
     return False
 
 
-def wait_until(what: Callable[[], bool]) -> None:
+def wait_until(what):
     end = time.monotonic() + 60
     while not what():
         assert time.monotonic() < end
         time.sleep(0.05)
 
 
-def which_are_held(engine: Engine) -> list[str]:
+def which_are_held(engine):
     """Of three markets, the third of which nobody has ever locked."""
     with reading(engine) as conn:
         return [name for name in ("toy", "another", "none") if is_held(conn, name)]
 
 
 def test_a_fetch_is_known_later_than_every_one_of_its_market_whatever_the_clock_says(
-    engine: Engine,
-) -> None:
+    engine,
+):
     past, soon = datetime(2024, 1, 5, tzinfo=UTC), datetime.now(UTC) + timedelta(hours=12)
     with transaction(engine) as conn:
         for market, moments in (("toy", (soon, past)), ("far", (past, past - timedelta(days=1)))):

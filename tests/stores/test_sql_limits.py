@@ -12,7 +12,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, make_url, text
+from sqlalchemy import make_url, text
 
 from db.connection.user_sql import Interruption, select
 from db.engine import READ_LIMIT_S, open_engine, reading, transaction
@@ -34,9 +34,7 @@ DOUBLING = "with a0 as (select 1 as x)" + "".join(
 
 
 @pytest.mark.parametrize("sql", [FOREVER, SLOW_STEPS], ids=["endless", "slow steps"])
-def test_sql_of_a_user_that_does_not_end_is_ended(
-    reader: Engine, sql: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sql_of_a_user_that_does_not_end_is_ended(reader, sql, monkeypatch):
     if reader.dialect.name == "sqlite":
         monkeypatch.setattr("db.engine.READ_LIMIT_S", 0.3)
     else:  # set where the engine is opened
@@ -49,8 +47,8 @@ def test_sql_of_a_user_that_does_not_end_is_ended(
 
 
 def test_a_statement_that_nobody_waits_for_is_ended_at_once_and_the_next_is_not(
-    reader: Engine,
-) -> None:
+    reader,
+):
     endless = [FOREVER, FOREVER.replace("max(i)", "i") + " where i < 0"]
     if reader.dialect.name == "postgresql":
         endless.append("select count(*) from pg_sleep(600)")
@@ -71,7 +69,7 @@ def test_a_statement_that_nobody_waits_for_is_ended_at_once_and_the_next_is_not(
             select(reader, "select 1 as one", interruption=interruption)
 
 
-def test_an_interruption_that_comes_too_late_ends_no_statement_of_another(reader: Engine) -> None:
+def test_an_interruption_that_comes_too_late_ends_no_statement_of_another(reader):
     for _ in range(20):
         interruption = Interruption()
         with ThreadPoolExecutor(1) as pool:
@@ -107,7 +105,7 @@ OUTSIDE_SQLITE = [
 
 
 @sqlite_alone
-def test_sql_of_a_user_reaches_nothing_outside_a_file(reader: Engine, tmp_path: Path) -> None:
+def test_sql_of_a_user_reaches_nothing_outside_a_file(reader, tmp_path):
     mark, secret = tmp_path / "reached", tmp_path / "secret"
     secret.write_text("a secret")
     for sql in OUTSIDE_SQLITE:
@@ -161,9 +159,7 @@ OUTSIDE_POSTGRESQL = [
 
 @pytest.mark.parametrize("who", ["postgres", KEEPER])
 @postgresql_alone
-def test_sql_of_a_user_reaches_nothing_outside_a_server(
-    engine: Engine, who: str, tmp_path: Path
-) -> None:
+def test_sql_of_a_user_reaches_nothing_outside_a_server(engine, who, tmp_path):
     mark = Path("/tmp") / f"reached-{tmp_path.name}-{os.getpid()}"  # where the server may write
     secret = Path(__file__)
     reader = as_role(engine, who)
@@ -178,9 +174,7 @@ def test_sql_of_a_user_reaches_nothing_outside_a_server(
 
 @pytest.mark.parametrize("power", ["postgres", "pg_read_server_files", "pg_execute_server_program"])
 @postgresql_alone
-def test_a_role_that_could_reach_outside_a_server_types_no_sql(
-    engine: Engine, power: str, postgresql_admin: Engine
-) -> None:
+def test_a_role_that_could_reach_outside_a_server_types_no_sql(engine, power, postgresql_admin):
     """Be it a superuser or only one who may become one; what this program
     itself asks is answered.
     """
@@ -197,7 +191,7 @@ def test_a_role_that_could_reach_outside_a_server_types_no_sql(
         conn.execute(text(f"drop role {role}"))
 
 
-def as_role(engine: Engine, name: str) -> Engine:
+def as_role(engine, name):
     """The same store, read only, as another role of its server."""
     return open_engine(
         engine.url.set(username=name).render_as_string(hide_password=False), read_only=True
@@ -205,7 +199,7 @@ def as_role(engine: Engine, name: str) -> Engine:
 
 
 @postgresql_alone
-def test_a_role_of_its_own_asks_as_itself(engine: Engine, postgresql_admin: Engine) -> None:
+def test_a_role_of_its_own_asks_as_itself(engine, postgresql_admin):
     role = f"asker_{uuid.uuid4().hex}"
     with postgresql_admin.connect() as conn:
         conn.execute(text(f"create role {role} login"))
@@ -223,9 +217,7 @@ def test_a_role_of_its_own_asks_as_itself(engine: Engine, postgresql_admin: Engi
         conn.execute(text(f"drop role {role}"))
 
 
-def test_moments_are_asked_and_answered_in_utc_wherever_the_server_stands(
-    engine: Engine, store_url: str
-) -> None:
+def test_moments_are_asked_and_answered_in_utc_wherever_the_server_stands(engine, store_url):
     alert = {"market": "toy", "as_of": date(2024, 1, 4), "kind": "late", "message": "it is late"}
     with transaction(engine) as conn:
         assert save(conn, "alert", alert, raised_at=datetime(2024, 1, 5, 23, 30, tzinfo=UTC))
@@ -240,7 +232,7 @@ def test_moments_are_asked_and_answered_in_utc_wherever_the_server_stands(
     assert said.startswith("2024-01-05 23:30:00")
 
 
-def test_sql_can_call_no_function_in_python(engine: Engine, reader: Engine) -> None:
+def test_sql_can_call_no_function_in_python(engine, reader):
     """Such a function would hold the interpreter lock, and with it all threads."""
     listed = "select name, narg, type from pragma_function_list order by 1, 2, 3"
     with closing(sqlite3.connect(":memory:")) as plain:

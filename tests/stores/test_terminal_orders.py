@@ -3,7 +3,6 @@
 import json
 import logging
 from datetime import date
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -12,14 +11,14 @@ from db.engine import open_engine, prepare
 from flows.log_lines import Lines
 from flows.nightly.paper import Orders
 from flows.settings import ORDERS
-from tests.support.commands import Command, options_of_commands
+from tests.support.commands import options_of_commands
 from tests.support.log_lines import record
 
 NAME = "\x1b]0;taken\x07\x9b31m\u202eDER\r"
 
 
 @pytest.fixture
-def name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def name(tmp_path, monkeypatch):
     """SQL of a name with orders, for a store in the environment."""
     url = f"sqlite:///{tmp_path}/store.sqlite"
     prepare(open_engine(url))
@@ -27,9 +26,7 @@ def name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return " || ".join(f"char({ord(character)})" for character in NAME)
 
 
-def test_what_people_read_shows_orders_and_what_programs_read_has_them(
-    name: str, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_people_read_shows_orders_and_what_programs_read_has_them(name, command, monkeypatch):
     sql = f"select {name} as name, 1 as 'heading {NAME}'"
     for forms in ([], ["--csv"], ["--json"]):
         with monkeypatch.context() as terminal:
@@ -42,9 +39,7 @@ def test_what_people_read_shows_orders_and_what_programs_read_has_them(
     assert NAME in command("query", "--csv", sql)[1]
 
 
-def test_csv_of_every_command_shows_orders_on_a_terminal_alone(
-    name: str, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_csv_of_every_command_shows_orders_on_a_terminal_alone(name, command, monkeypatch):
     order = {"symbol": NAME, "side": "buy", "shares": 1.0, "price": 2.0, "value": 2.0, "cost": 0.0}
     found = Orders(target=date(2026, 11, 23), rows=pd.DataFrame([order]), cash=1.0)
     monkeypatch.setattr("flows.commands.ranking.next_orders", lambda *_: found)
@@ -65,7 +60,7 @@ def test_csv_of_every_command_shows_orders_on_a_terminal_alone(
         assert NAME in command(*words)[1]
 
 
-def test_errors_and_log_lines_show_orders(name: str, command: Command) -> None:
+def test_errors_and_log_lines_show_orders(name, command):
     code, _, complaint = command("query", f"select * from '{NAME}'")
     assert code == 2
     for line in (complaint.rstrip("\n"), Lines().format(record(logging.WARNING, NAME))):

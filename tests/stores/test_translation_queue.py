@@ -6,14 +6,9 @@ import os
 import signal
 import time
 from datetime import UTC, datetime, timedelta
-from multiprocessing.context import ForkServerContext
-from multiprocessing.queues import Queue
-from multiprocessing.synchronize import Barrier
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy import Engine
 
 from db import tables
 from db.engine import open_engine, reading, transaction
@@ -33,29 +28,27 @@ WORKERS, TEXTS = 8, 200
 PLAIN = "INSERT INTO translation_text (model, text) VALUES ('m', 'A dog.')"
 
 
-def in_seconds(seconds: float) -> datetime:
+def in_seconds(seconds):
     return NOW + timedelta(seconds=seconds)
 
 
-def queued(engine: Engine, model: str = "m", count: int = 1, **options: int) -> list[int]:
+def queued(engine, model="m", count=1, **options):
     with transaction(engine) as conn:
         return queue_texts(conn, model, [f"{model} {number}" for number in range(count)], **options)
 
 
-def taken(
-    engine: Engine, worker: str, models: list[str] | None = None, limit: int = 99, **options: Any
-) -> list[int]:
+def taken(engine, worker, models=None, limit=99, **options):
     return [each["id"] for each in take_texts(engine, worker, models, limit, **options)]
 
 
-def finished(engine: Engine, worker: str, ids: list[int]) -> int:
+def finished(engine, worker, ids):
     with transaction(engine) as conn:
         return finish_texts(
             conn, worker, [{"id": each, "translation": worker, "score": -0.5} for each in ids]
         )
 
 
-def rows(engine: Engine) -> list[dict[str, Any]]:
+def rows(engine):
     with reading(engine) as conn:
         found = conn.execute(
             sa.select(tables.translation_text).order_by(tables.translation_text.c.id)
@@ -63,7 +56,7 @@ def rows(engine: Engine) -> list[dict[str, Any]]:
         return [dict(each) for each in found]
 
 
-def test_a_text_that_a_user_inserts_is_taken(engine: Engine) -> None:
+def test_a_text_that_a_user_inserts_is_taken(engine):
     before = datetime.now(UTC)
     with transaction(engine) as conn:
         conn.exec_driver_sql(PLAIN)
@@ -88,8 +81,8 @@ def test_a_text_that_a_user_inserts_is_taken(engine: Engine) -> None:
 
 
 def test_a_lease_that_ended_lets_another_take_the_text_and_the_slow_worker_writes_nothing(
-    engine: Engine,
-) -> None:
+    engine,
+):
     ids = queued(engine, count=2)
     assert taken(engine, "slow", lease_s=300, now=NOW) == ids
     assert taken(engine, "quick", now=in_seconds(299)) == []
@@ -110,7 +103,7 @@ def test_a_lease_that_ended_lets_another_take_the_text_and_the_slow_worker_write
     ]
 
 
-def test_leases_end_for_the_models_asked_for_and_not_before_their_time(engine: Engine) -> None:
+def test_leases_end_for_the_models_asked_for_and_not_before_their_time(engine):
     ids = queued(engine, "m", 2) + queued(engine, "n")
     for model in "mn":
         taken(engine, "slow", [model], lease_s=300, now=NOW)
@@ -126,7 +119,7 @@ def test_leases_end_for_the_models_asked_for_and_not_before_their_time(engine: E
     assert rows(engine)[2]["taken_by"] == "slow"
 
 
-def work(url: str, worker: str, start: Barrier, said: "Queue[tuple[str, list[int], int]]") -> None:
+def work(url, worker, start, said):
     """Take texts and finish them until there are none."""
     engine = open_engine(url)
     start.wait(120)
@@ -136,9 +129,7 @@ def work(url: str, worker: str, start: Barrier, said: "Queue[tuple[str, list[int
 
 
 @pytest.mark.soak
-def test_eight_processes_translate_each_text_exactly_once(
-    engine: Engine, store_url: str, forks: ForkServerContext
-) -> None:
+def test_eight_processes_translate_each_text_exactly_once(engine, store_url, forks):
     ids = queued(engine, "a", TEXTS // 2) + queued(engine, "b", TEXTS // 2)
     start, said = forks.Barrier(WORKERS), forks.Queue()
     names = [f"worker {number}" for number in range(WORKERS)]
@@ -159,15 +150,13 @@ def test_eight_processes_translate_each_text_exactly_once(
     assert {(each["status"], each["attempts"]) for each in rows(engine)} == {("done", 1)}
 
 
-def hold(url: str, said: "Queue[list[int]]") -> None:
+def hold(url, said):
     said.put(taken(open_engine(url), "doomed", lease_s=1))
     signal.pause()
 
 
 @pytest.mark.soak
-def test_the_texts_of_a_killed_worker_come_back_after_its_lease(
-    engine: Engine, store_url: str, forks: ForkServerContext
-) -> None:
+def test_the_texts_of_a_killed_worker_come_back_after_its_lease(engine, store_url, forks):
     ids = queued(engine, count=5)
     said = forks.Queue()
     doomed = forks.Process(target=hold, args=(store_url, said))
@@ -186,7 +175,7 @@ def test_the_texts_of_a_killed_worker_come_back_after_its_lease(
     assert {each["attempts"] for each in rows(engine)} == {2}
 
 
-def test_a_text_that_kills_its_workers_takes_no_other_with_it(engine: Engine) -> None:
+def test_a_text_that_kills_its_workers_takes_no_other_with_it(engine):
     ids, poison, now = queued(engine, count=4), 2, datetime.now(UTC)
     for death in range(10):
         if not (found := taken(engine, f"worker {death}", lease_s=60, now=now)):
@@ -199,8 +188,8 @@ def test_a_text_that_kills_its_workers_takes_no_other_with_it(engine: Engine) ->
 
 
 def test_the_highest_priority_comes_first_then_the_oldest_whatever_the_model(
-    engine: Engine,
-) -> None:
+    engine,
+):
     with transaction(engine) as conn:
         for model, priority in (("b", 0), ("a", 0), ("c", 7), ("c", 9), ("b", 9)):
             queue_texts(conn, model, [f"{model} {priority}"], priority)
@@ -213,7 +202,7 @@ def test_the_highest_priority_comes_first_then_the_oldest_whatever_the_model(
     assert take_texts(engine, "w", None, 1) == []
 
 
-def test_the_texts_queued_last_are_shown_first_of_a_model_or_a_status(engine: Engine) -> None:
+def test_the_texts_queued_last_are_shown_first_of_a_model_or_a_status(engine):
     ids = queued(engine, "m", 3) + queued(engine, "n")
     with transaction(engine) as conn:
         assert newest(conn, None, None, 3)["id"].tolist() == ids[:0:-1]

@@ -5,7 +5,6 @@ views say what is there.
 from datetime import timedelta
 
 import pandas as pd
-from sqlalchemy import Engine
 
 from db.engine import reading, transaction
 from db.read import read
@@ -16,8 +15,8 @@ LATER = NOW + timedelta(hours=1)
 
 
 def test_a_test_measured_again_replaces_its_score_and_another_search_or_rival_adds_one(
-    engine: Engine,
-) -> None:
+    engine,
+):
     rival = {"against": "rnn", "difference": 2.5, "p": 0.01}
     same = {"length_penalty": 0.6, "beams": 5}
     with transaction(engine) as conn:
@@ -38,8 +37,8 @@ def test_a_test_measured_again_replaces_its_score_and_another_search_or_rival_ad
 
 
 def test_scores_go_with_the_weights_that_they_are_of_and_those_of_other_models_stay(
-    engine: Engine,
-) -> None:
+    engine,
+):
     with transaction(engine) as conn:
         assert (
             translations.save_model(conn, model())

@@ -2,12 +2,10 @@
 
 import sqlite3
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
 
 import pandas as pd
 import pytest
 import sqlalchemy as sa
-from sqlalchemy import Engine
 
 from db.engine import open_engine, reading, transaction, upgrade
 from db.rows import prices
@@ -30,7 +28,7 @@ SESSION = pd.Timestamp("2024-01-05")
 
 
 @pytest.fixture
-def store(engine: Engine) -> Engine:
+def store(engine):
     """One bar of A in three versions, one of B in one."""
     with transaction(engine) as conn:
         save_stocks(conn, ["A", "B"])
@@ -42,7 +40,7 @@ def store(engine: Engine) -> Engine:
     return engine
 
 
-def test_every_view_gives_the_types_that_it_is_read_with(engine: Engine) -> None:
+def test_every_view_gives_the_types_that_it_is_read_with(engine):
     made_stores.fill(engine)
     with reading(engine) as conn:
         for name in documented_views():
@@ -53,7 +51,7 @@ def test_every_view_gives_the_types_that_it_is_read_with(engine: Engine) -> None
                     assert value is None or isinstance(value, kind), (name, column.name, value)
 
 
-def test_the_dictionary_says_what_every_view_table_and_column_means() -> None:
+def test_the_dictionary_says_what_every_view_table_and_column_means():
     described = [(view.name, view.meaning, view.meanings()) for view in views().values()]
     described += [
         (table.name, table.comment, {column.name: column.comment for column in table.columns})
@@ -67,7 +65,7 @@ def test_the_dictionary_says_what_every_view_table_and_column_means() -> None:
             assert f"| `{column}` | {about} |" in section, (name, column)
 
 
-def steps(folder: Path, nights: int, sql: str) -> int:
+def steps(folder, nights, sql):
     """The instructions that SQLite's machine takes for rows of a store of so many nights."""
     engine = open_engine(f"sqlite:///{folder / str(nights)}.sqlite")
     upgrade(engine)
@@ -76,7 +74,7 @@ def steps(folder: Path, nights: int, sql: str) -> int:
     engine.dispose()
     taken = 0
 
-    def count() -> int:
+    def count():
         nonlocal taken
         taken += 1
         return 0
@@ -97,6 +95,6 @@ def steps(folder: Path, nights: int, sql: str) -> int:
         ("prediction_history", "target = '2024-01-05'"),
     ],
 )
-def test_one_night_takes_no_longer_after_many_nights(view: str, night: str, tmp_path: Path) -> None:
+def test_one_night_takes_no_longer_after_many_nights(view, night, tmp_path):
     sql = f"select * from {view} where market = 'toy' and {night}"
     assert steps(tmp_path, 320, sql) < 1.5 * steps(tmp_path, 10, sql)

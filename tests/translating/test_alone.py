@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -19,9 +18,7 @@ ALONE = (
 )
 
 
-def alone(
-    folder: Path, *arguments: str, given: bytes = b""
-) -> "subprocess.CompletedProcess[bytes]":
+def alone(folder, *arguments, given=b""):
     return subprocess.run(
         [sys.executable, "-c", ALONE, *arguments],
         cwd=folder,
@@ -33,7 +30,7 @@ def alone(
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """A folder with a recipe and its model."""
     folder = tmp_path_factory.mktemp("alone")
     write_recipe(folder)
@@ -48,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_it_translates_line_by_line(folder: Path) -> None:
+def test_it_translates_line_by_line(folder):
     given = f"{SOURCES[0]}\n\n{SOURCES[1]}\n".encode()
     said = alone(folder, "translate", "models/tiny", given=given)
     assert said.returncode == 0, said.stderr
@@ -64,7 +61,7 @@ def test_it_translates_line_by_line(folder: Path) -> None:
         ("translate models/tiny", "input is not UTF-8"),
     ],
 )
-def test_mistakes_are_one_line_and_2(folder: Path, arguments: str, words: str) -> None:
+def test_mistakes_are_one_line_and_2(folder, arguments, words):
     said = alone(folder, *arguments.split(), given=b"Gr\xfc\xdfe\n")
     assert said.returncode == 2
     (line,) = said.stderr.decode().splitlines()

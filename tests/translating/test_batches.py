@@ -13,7 +13,7 @@ from translation.data.tokenizer import BEGIN, END, PAD
 VOCABULARY, COUNT, TOKENS = 40, 203, 120
 
 
-def sentences(seed: int) -> Sentences:
+def sentences(seed):
     draw = np.random.default_rng(seed)
     lengths = draw.integers(1, 30, COUNT)
     tokens = draw.integers(4, VOCABULARY, lengths.sum(), dtype=np.int32)
@@ -22,8 +22,8 @@ def sentences(seed: int) -> Sentences:
 
 @pytest.mark.parametrize("seed", [None, 0, 1])
 def test_an_epoch_has_every_example_once_with_begin_end_and_padding_behind(
-    seed: int | None,
-) -> None:
+    seed,
+):
     examples = Examples(sentences(1), sentences(2))
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     expected, found = Counter[tuple[tuple[int, ...], ...]](), Counter[tuple[tuple[int, ...], ...]]()

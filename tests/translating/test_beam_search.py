@@ -4,10 +4,8 @@ probability, and minds no neighbour in a batch.
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
@@ -18,7 +16,7 @@ from translation.data.tokenizer import BEGIN, END
 from translation.decoding.beam_search import Hypothesis, Search, best_tokens, search
 from translation.errors import TranslationError, UsageError
 from translation.seq2seq import RecurrentConfig
-from translation.transformer import KeyValueCache, Transformer, TransformerConfig, Weights
+from translation.transformer import TransformerConfig
 
 VOCABULARY = 23
 SMALL = TransformerConfig(
@@ -33,10 +31,9 @@ SMALL = TransformerConfig(
 )
 SOURCES = [[7, 5, 9], [4], [11, 6, 6, 20, 8, 4, 5], [], [13, 4, 22, 9], [5, 7, 9], [9, 5, 7]]
 A, B = 4, 5
-Probabilities = dict[int, float]
 
 
-def build_network(seed: int) -> Transformer:
+def build_network(seed):
     """Random, with attention so sharp that what is said depends on the source."""
     torch.manual_seed(seed)
     network = SMALL.build().double().eval()
@@ -52,17 +49,15 @@ class Willing:
     and readier to end the later it is.
     """
 
-    def __init__(self, network: Transformer) -> None:
+    def __init__(self, network):
         self.network = network
         self.start = network.start
 
-    def step(
-        self, state: KeyValueCache, tokens: Tensor, *, need_weights: bool = False
-    ) -> tuple[Tensor, Weights]:
+    def step(self, state, tokens, *, need_weights=False):
         scores, weights = self.network.step(state, tokens, need_weights=need_weights)
         return self._biased(scores, tokens, torch.tensor(state.length - 1)), weights
 
-    def whole(self, source: Sequence[int], said: Sequence[int]) -> tuple[Tensor, Tensor]:
+    def whole(self, source, said):
         """Log probabilities and attention of one forward pass over the tokens
         that are known to be said.
         """
@@ -77,7 +72,7 @@ class Willing:
         assert weights is not None
         return scores.log_softmax(dim=-1), weights[0]
 
-    def _biased(self, scores: Tensor, tokens: Tensor, position: Tensor) -> Tensor:
+    def _biased(self, scores, tokens, position):
         loath = scores.scatter_add(-1, tokens.unsqueeze(-1), torch.full_like(scores[..., :1], -6.0))
         loath[..., END] += position * 0.4 - 1
         return loath
@@ -87,10 +82,10 @@ class Willing:
 class Prefixes:
     tokens: Tensor  # [sentences, beams, positions]
 
-    def reorder(self, origin: Tensor) -> None:
+    def reorder(self, origin):
         self.tokens = self.tokens[torch.arange(len(origin)).unsqueeze(-1), origin]
 
-    def keep(self, sentences: Tensor) -> None:
+    def keep(self, sentences):
         self.tokens = self.tokens[sentences]
 
 
@@ -99,19 +94,19 @@ class Table:
     next; the rest is impossible.
     """
 
-    def __init__(self, chances: Callable[[tuple[int, ...]], Probabilities]) -> None:
+    def __init__(self, chances):
         self.chances = chances
 
-    def start(self, source: Tensor, beams: int, limit: int) -> Prefixes:  # noqa: ARG002
+    def start(self, source, beams, limit):  # noqa: ARG002
         return Prefixes(source.new_zeros(len(source), beams, 0))
 
     def step(
         self,
-        state: Prefixes,
-        tokens: Tensor,
+        state,
+        tokens,
         *,
-        need_weights: bool = False,  # noqa: ARG002
-    ) -> tuple[Tensor, Weights]:
+        need_weights=False,  # noqa: ARG002
+    ):
         state.tokens = torch.cat([state.tokens, tokens.unsqueeze(-1)], dim=-1)
         scores = torch.full((*tokens.shape, 6), -math.inf, dtype=torch.float64)
         for place in itertools.product(*map(range, tokens.shape)):
@@ -120,14 +115,14 @@ class Table:
         return scores, None
 
 
-def drawn(said: tuple[int, ...], seed: int = 0) -> Probabilities:
+def drawn(said, seed=0):
     """Chances of A, B, END and of tokens that are never said, which depend on all that was."""
     past = sum(token * 7**place for place, token in enumerate(said))
     generator = torch.Generator().manual_seed(1000 * seed + past)
     return dict(enumerate(torch.rand(6, generator=generator).square().tolist()))
 
 
-def patient(said: tuple[int, ...]) -> Probabilities:
+def patient(said):
     """To end at once is likelier than any other translation, but not by as much as a longer one is
     favoured.
     """
@@ -136,9 +131,7 @@ def patient(said: tuple[int, ...]) -> Probabilities:
     return {END: 0.98, B: 0.02} if len(said) == 4 else {A: 0.98, END: 0.02}
 
 
-def every(
-    chances: Callable[[tuple[int, ...]], Probabilities], limit: int, how: Search
-) -> list[Hypothesis]:
+def every(chances, limit, how):
     """All there is to say in up to `limit` tokens, the best first."""
     found = []
     for length in range(limit + 1):
@@ -152,18 +145,18 @@ def every(
     return sorted((each for each in found if each.score > -math.inf), key=lambda each: -each.score)
 
 
-def said_by(found: list[list[Hypothesis]]) -> list[list[tuple[int, ...]]]:
+def said_by(found):
     return [[each.tokens for each in hypotheses] for hypotheses in found]
 
 
 @pytest.fixture(scope="module")
-def willing() -> Willing:
+def willing():
     return Willing(build_network(0))
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
 @pytest.mark.parametrize("seed", range(3))
-def test_with_beams_for_all_there_is_it_finds_the_best(seed: int, alpha: float) -> None:
+def test_with_beams_for_all_there_is_it_finds_the_best(seed, alpha):
     chances = partial(drawn, seed=seed)
     how = Search(beams=81, alpha=alpha, best=6, extra=3, exact=True)
     expected = every(chances, 4, how)[:6]
@@ -172,11 +165,11 @@ def test_with_beams_for_all_there_is_it_finds_the_best(seed: int, alpha: float) 
     assert [each.score for each in found] == in_float64([each.score for each in expected])
 
 
-def test_it_ends_with_as_many_translations_as_beams_unless_it_is_exact() -> None:
-    steps: list[int] = []
+def test_it_ends_with_as_many_translations_as_beams_unless_it_is_exact():
+    steps = []
 
     class Counted(Table):
-        def step(self, *told: Any, **named: Any) -> Any:
+        def step(self, *told, **named):
             steps[-1] += 1
             return super().step(*told, **named)
 
@@ -190,7 +183,7 @@ def test_it_ends_with_as_many_translations_as_beams_unless_it_is_exact() -> None
 
 
 @pytest.mark.parametrize(("beams", "extra"), [(1, 0), (1, 2), (3, 0), (3, 2)])
-def test_what_never_ends_is_cut_at_the_limit(beams: int, extra: int) -> None:
+def test_what_never_ends_is_cut_at_the_limit(beams, extra):
     sources, how = [[A], [A, B, A], [A, B]], Search(beams=beams, best=beams, extra=extra)
     found = search(Table(lambda _: {A: 0.7, B: 0.3}), sources, how)
     for source, hypotheses in zip(sources, found, strict=True):
@@ -198,10 +191,10 @@ def test_what_never_ends_is_cut_at_the_limit(beams: int, extra: int) -> None:
         assert hypotheses[0].tokens == (A,) * (len(source) + extra)
 
 
-def test_one_beam_is_a_greedy_search(willing: Willing) -> None:
+def test_one_beam_is_a_greedy_search(willing):
     found = search(willing, SOURCES, Search(beams=1, extra=6))
     for source, (hypothesis,) in zip(SOURCES, found, strict=True):
-        said: list[int] = []
+        said = []
         while source and len(said) < len(source) + 6:
             scores = willing.whole(source, said)[0][-1]
             scores[:END] = -math.inf
@@ -215,8 +208,8 @@ def test_one_beam_is_a_greedy_search(willing: Willing) -> None:
 @pytest.mark.parametrize("alpha", [0.0, 0.6])
 @pytest.mark.parametrize("beams", [1, 4])
 def test_the_best_are_distinct_in_order_each_with_its_true_probability_and_attention(
-    willing: Willing, beams: int, alpha: float
-) -> None:
+    willing, beams, alpha
+):
     how = Search(beams=beams, alpha=alpha, best=beams, extra=3, with_attention=True)
     found = search(willing, SOURCES, how)
     assert [len(each) for each in found] == [beams if source else 1 for source in SOURCES]
@@ -234,9 +227,7 @@ def test_the_best_are_distinct_in_order_each_with_its_true_probability_and_atten
 
 
 @pytest.mark.parametrize("beams", [1, 4])
-def test_a_sentence_minds_neither_its_neighbours_nor_their_order(
-    willing: Willing, beams: int
-) -> None:
+def test_a_sentence_minds_neither_its_neighbours_nor_their_order(willing, beams):
     how, reported = Search(beams=beams, best=beams, extra=8), list[int]()
     together = search(willing, SOURCES, how, report=reported.append)
     alone = search(willing, SOURCES, replace(how, batch_tokens=1))
@@ -247,7 +238,7 @@ def test_a_sentence_minds_neither_its_neighbours_nor_their_order(
     assert search(willing, [], how) == []
 
 
-def test_a_network_without_attention_shows_none() -> None:
+def test_a_network_without_attention_shows_none():
     network = RecurrentConfig(VOCABULARY, VOCABULARY, d_model=8, attention="none").build().eval()
     ((found,),) = search(network, SOURCES[:1], Search(with_attention=True))
     assert found.attention is None
@@ -255,7 +246,7 @@ def test_a_network_without_attention_shows_none() -> None:
 
 @pytest.mark.parametrize("vocabulary", [5, 128, 256, 300])
 @pytest.mark.parametrize("beams", [1, 4])
-def test_the_best_tokens_are_those_of_a_sort_of_all(vocabulary: int, beams: int) -> None:
+def test_the_best_tokens_are_those_of_a_sort_of_all(vocabulary, beams):
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(7, beams, vocabulary, generator=generator)
     so_far = torch.randn(7, beams, generator=generator)
@@ -269,12 +260,12 @@ def test_the_best_tokens_are_those_of_a_sort_of_all(vocabulary: int, beams: int)
     ("name", "value"),
     [("beams", 0), ("best", 0), ("best", 6), ("alpha", -0.1), ("alpha", math.nan)],
 )
-def test_a_search_that_cannot_be_is_refused(name: str, value: float) -> None:
+def test_a_search_that_cannot_be_is_refused(name, value):
     with pytest.raises(UsageError, match=f"{name} .*{value}"):
-        replace(Search(), **{name: value})  # type: ignore[arg-type]
+        replace(Search(), **{name: value})
 
 
-def test_a_network_without_numbers_is_refused() -> None:
+def test_a_network_without_numbers_is_refused():
     with pytest.raises(TranslationError, match="no translation"):
         search(Table(lambda _: {A: math.nan}), [[], [A, B]], Search(beams=2))
 
@@ -282,16 +273,16 @@ def test_a_network_without_numbers_is_refused() -> None:
 class Short:
     """A machine whose memory suffices for so many sentences at once."""
 
-    def __init__(self, decoder: Willing, most: int) -> None:
+    def __init__(self, decoder, most):
         self.decoder, self.most, self.step = decoder, most, decoder.step
 
-    def start(self, source: Tensor, beams: int, limit: int) -> KeyValueCache:
+    def start(self, source, beams, limit):
         if len(source) > self.most:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return self.decoder.start(source, beams, limit)
 
 
-def test_what_finds_no_memory_is_searched_by_halves(willing: Willing) -> None:
+def test_what_finds_no_memory_is_searched_by_halves(willing):
     how, reported = Search(beams=3), list[int]()
     found = search(Short(willing, 2), SOURCES, how, report=reported.append)
     assert said_by(found) == said_by(search(willing, SOURCES, how))
@@ -303,22 +294,22 @@ def test_what_finds_no_memory_is_searched_by_halves(willing: Willing) -> None:
 class Tired(Short):
     """A machine without memory for the last sentence of a batch, until a search of it alone."""
 
-    def __init__(self, decoder: Willing) -> None:
+    def __init__(self, decoder):
         super().__init__(decoder, most=len(SOURCES))
-        self.begun: list[int] = []
+        self.begun = []
         self.step = self.tired_step
 
-    def start(self, source: Tensor, beams: int, limit: int) -> KeyValueCache:
+    def start(self, source, beams, limit):
         self.begun.append(len(source))
         return super().start(source, beams, limit)
 
-    def tired_step(self, state: KeyValueCache, tokens: Tensor, **how: bool) -> tuple[Tensor, Any]:
+    def tired_step(self, state, tokens, **how):
         if len(tokens) == 1 < self.begun[-1]:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return self.decoder.step(state, tokens, **how)
 
 
-def test_the_last_of_a_batch_that_finds_no_memory_is_searched_alone(willing: Willing) -> None:
+def test_the_last_of_a_batch_that_finds_no_memory_is_searched_alone(willing):
     how, tired = Search(beams=3), Tired(willing)
     assert said_by(search(tired, SOURCES, how)) == said_by(search(willing, SOURCES, how))
     assert tired.begun[-1] == 1

@@ -1,11 +1,9 @@
 """Laws of checkpoints: they come back whole, belong to one training, and run no code."""
 
 import pickle
-from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 from tests.support.translations import drawn, same
 from translation import artifacts
@@ -25,7 +23,7 @@ KEY = "key"
 PROGRESS = Progress(step=5, kept=[3, 4])
 
 
-def stepped(seed: int) -> tuple[nn.Module, list[torch.optim.Optimizer]]:
+def stepped(seed):
     """A network after a step of Adam and Muon, whose gradients are noise."""
     network = drawn(seed)
     optimisers = optimisers_of(network, "muon")
@@ -37,12 +35,12 @@ def stepped(seed: int) -> tuple[nn.Module, list[torch.optim.Optimizer]]:
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path):
     save_state(tmp_path, *stepped(0), PROGRESS, KEY)
     return tmp_path / STATE
 
 
-def test_weights_moments_and_progress_come_back(file: Path) -> None:
+def test_weights_moments_and_progress_come_back(file):
     (network, optimisers), (wanted, others) = stepped(1), stepped(0)
     assert restore_state(file.parent, network, optimisers, KEY) == PROGRESS
     assert same(network, wanted)
@@ -55,16 +53,14 @@ def test_weights_moments_and_progress_come_back(file: Path) -> None:
 
 
 class Code:
-    def __reduce__(self) -> tuple[object, tuple[str]]:
+    def __reduce__(self):
         return exec, ("raise SystemExit('code of a file was run')",)
 
 
 @pytest.mark.parametrize(
     "damage", ["another", "cut", "empty", "pickle", "no network", "no progress"]
 )
-def test_a_state_of_another_training_and_a_damaged_one_are_told_in_a_line(
-    file: Path, damage: str
-) -> None:
+def test_a_state_of_another_training_and_a_damaged_one_are_told_in_a_line(file, damage):
     tensors, card = artifacts.read(file)
     whole = file.read_bytes()
     if damage == "no network":
@@ -85,7 +81,7 @@ def test_a_state_of_another_training_and_a_damaged_one_are_told_in_a_line(
 @pytest.mark.parametrize(
     "told", [{"d_model": 32}, {"encoder_layers": 2}, {"shared_embeddings": False}], ids=str
 )
-def test_weights_of_another_network_are_refused(told: dict[str, object]) -> None:
+def test_weights_of_another_network_are_refused(told):
     network = drawn()
     tied = dict(network.named_parameters())
     load_weights(network, tied)
@@ -93,7 +89,7 @@ def test_weights_of_another_network_are_refused(told: dict[str, object]) -> None
         load_weights(drawn(**told), tied)
 
 
-def test_the_last_weights_are_kept_and_older_ones_deleted(tmp_path: Path) -> None:
+def test_the_last_weights_are_kept_and_older_ones_deleted(tmp_path):
     progress = Progress()
     for step in (1, 2, 3):
         progress.step = step

@@ -4,13 +4,12 @@ counted.
 
 import gzip
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from translation.data.corpus import Corpus, Pair, Rules, check_languages, clean, lines_in
+from translation.data.corpus import Corpus, Rules, check_languages, clean, lines_in
 from translation.data.tokenizer import Tokenizer
 from translation.errors import TranslationError, UsageError
 
@@ -18,11 +17,11 @@ PAIRS = [(f"a dog runs {number}", f"ein Hund läuft {number}") for number in ran
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
+def tokenizer():
     return Tokenizer.train((text for pair in PAIRS for text in pair), 400)
 
 
-def corpus_of(folder: Path, *texts: str | bytes, columns: tuple[int, int] = (0, 1)) -> Corpus:
+def corpus_of(folder, *texts, columns=(0, 1)):
     """A corpus of these files, `first` and `second`, or of the first alone, a table."""
     files = []
     for name, text in zip(("first", "second"), texts, strict=False):
@@ -34,8 +33,8 @@ def corpus_of(folder: Path, *texts: str | bytes, columns: tuple[int, int] = (0, 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("last", [True, False], ids=["last line ended", "last line open"])
-def test_line_n_translates_line_n(tmp_path: Path, packed: bool, end: str, last: bool) -> None:
-    def lines(texts: Sequence[str]) -> bytes:
+def test_line_n_translates_line_n(tmp_path, packed, end, last):
+    def lines(texts):
         data = (end.join(texts) + end * last).encode()
         return gzip.compress(data) if packed else data
 
@@ -45,7 +44,7 @@ def test_line_n_translates_line_n(tmp_path: Path, packed: bool, end: str, last: 
     assert list(corpus_of(tmp_path, table, columns=(2, 1)).pairs()) == PAIRS
 
 
-def test_only_a_newline_ends_a_line_and_an_empty_one_keeps_its_place(tmp_path: Path) -> None:
+def test_only_a_newline_ends_a_line_and_an_empty_one_keeps_its_place(tmp_path):
     odd = "one\u2028still one\u0085and\x0band\x0cand\x1cand\rone"
     corpus = corpus_of(tmp_path, f"\ufeff{odd}\n\n\ufefftwo\n", "eins\n\nzwei\n")
     assert list(corpus.pairs()) == [(odd, "eins"), ("", ""), ("\ufefftwo", "zwei")]
@@ -54,7 +53,7 @@ def test_only_a_newline_ends_a_line_and_an_empty_one_keeps_its_place(tmp_path: P
 
 PACKED = gzip.compress(np.random.default_rng(0).bytes(5000).hex().encode())
 # The files, the kind of error, and what its line says.
-MISTAKES: dict[str, tuple[tuple[str | bytes, ...], type[TranslationError], str]] = {
+MISTAKES = {
     "fewer targets": (("a\n" * 1200, "b\n" * 3), UsageError, "first .*1,200 lines,.*second .*3:"),
     "no sources": (("", "b\n"), UsageError, "first .*0 lines,.*second .*1:"),
     "no line": (("", ""), UsageError, "empty: name"),
@@ -80,14 +79,14 @@ MISTAKES: dict[str, tuple[tuple[str | bytes, ...], type[TranslationError], str]]
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_what_is_wrong_is_a_line_with_the_file_and_the_place(tmp_path: Path, mistake: str) -> None:
+def test_what_is_wrong_is_a_line_with_the_file_and_the_place(tmp_path, mistake):
     texts, kind, words = MISTAKES[mistake]
     with pytest.raises(kind, match=words) as told:
         list(corpus_of(tmp_path, *texts).pairs())
     assert "\n" not in str(told.value)
 
 
-def test_files_that_are_not_there_and_columns_that_cannot_be_are_refused(tmp_path: Path) -> None:
+def test_files_that_are_not_there_and_columns_that_cannot_be_are_refused(tmp_path):
     with pytest.raises(UsageError, match="none does not exist"):
         list(Corpus(tmp_path / "none", name="made").pairs())
     with pytest.raises(TranslationError, match="cannot be read"):
@@ -96,7 +95,7 @@ def test_files_that_are_not_there_and_columns_that_cannot_be_are_refused(tmp_pat
         corpus_of(tmp_path, "", columns=(1, 1))
 
 
-def test_examples_hold_the_pieces_of_each_pair(tokenizer: Tokenizer) -> None:
+def test_examples_hold_the_pieces_of_each_pair(tokenizer):
     examples = clean(PAIRS, tokenizer, tokenizer, Rules())
     found = [tuple(side.tolist() for side in examples[index]) for index in range(len(examples))]
     assert found == [tuple(map(tokenizer.encode, pair)) for pair in PAIRS]
@@ -105,7 +104,7 @@ def test_examples_hold_the_pieces_of_each_pair(tokenizer: Tokenizer) -> None:
         examples[len(PAIRS)]
 
 
-def test_what_is_dropped_is_counted_by_reason(tokenizer: Tokenizer) -> None:
+def test_what_is_dropped_is_counted_by_reason(tokenizer):
     odd = [
         ("a", "ein Hund läuft " * 8),
         ("dog " * 99, "Hund " * 99),
@@ -129,13 +128,13 @@ def test_what_is_dropped_is_counted_by_reason(tokenizer: Tokenizer) -> None:
 
 
 def test_bounds_are_the_last_that_pass_and_are_named_where_no_pair_is_left(
-    tokenizer: Tokenizer,
-) -> None:
+    tokenizer,
+):
     pair = ("a dog runs", "a dog")
     longer, shorter = (len(tokenizer.encode(text)) for text in pair)
     ratio = (longer + 1) / (shorter + 1)
     assert len(clean([pair], tokenizer, tokenizer, Rules(longest=longer, ratio=ratio))) == 1
-    refused: list[tuple[list[Pair], Rules, str]] = [
+    refused = [
         ([pair], Rules(longest=longer - 1), r"raise longest \(now \d"),
         ([pair[::-1]], Rules(ratio=ratio - 0.01), r"raise ratio \(now \d"),
         ([("", "")], Rules(), "both sides"),
@@ -162,9 +161,7 @@ def test_bounds_are_the_last_that_pass_and_are_named_where_no_pair_is_left(
         ("both.de.tsv", None, None),
     ],
 )
-def test_files_named_for_the_other_language_are_refused(
-    source: str, target: str | None, words: str | None
-) -> None:
+def test_files_named_for_the_other_language_are_refused(source, target, words):
     corpus = Corpus(Path(source), None if target is None else Path(target), name="made")
     if words is None:
         check_languages(corpus, "en", "de")

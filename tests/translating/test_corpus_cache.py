@@ -2,32 +2,29 @@
 look like.
 """
 
-from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.support.translations import made_pairs, recipe_of
-from translation.data.corpus import Corpus, Examples, clean
+from translation.data.corpus import Corpus, clean
 from translation.data.corpus_cache import FILE, cache_corpus
 from translation.data.tokenizer import Tokenizer
 from translation.errors import UsageError
-from translation.recipes import Recipe
 
 
 @pytest.fixture
-def recipe(tmp_path: Path) -> Recipe:
+def recipe(tmp_path):
     return recipe_of(tmp_path / "corpus")
 
 
 @pytest.fixture
-def learned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def learned(monkeypatch):
     """The sizes of the vocabularies that are learned."""
     real, sizes = Tokenizer.train, list[int]()
 
-    def noted(lines: Iterable[str], size: int, corpus: str) -> Tokenizer:
+    def noted(lines, size, corpus):
         sizes.append(size)
         return real(lines, size, corpus)
 
@@ -35,7 +32,7 @@ def learned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def equal(one: Examples, other: Examples) -> bool:
+def equal(one, other):
     sides = [(one.source, other.source), (one.target, other.target)]
     same = all(
         np.array_equal(a.tokens, b.tokens) and np.array_equal(a.starts, b.starts) for a, b in sides
@@ -44,8 +41,8 @@ def equal(one: Examples, other: Examples) -> bool:
 
 
 def test_a_corpus_is_encoded_once_and_anew_when_a_file_or_a_vocabulary_changes(
-    recipe: Recipe, tmp_path: Path, learned: list[int]
-) -> None:
+    recipe, tmp_path, learned
+):
     first = cache_corpus(recipe, tmp_path)
     # Nothing of a training's end or of its network is a reason to do it again.
     second = cache_corpus(replace(recipe, network={}, training={}), tmp_path)
@@ -64,16 +61,14 @@ def test_a_corpus_is_encoded_once_and_anew_when_a_file_or_a_vocabulary_changes(
     assert len(learned) == 3
 
 
-def test_files_that_are_swapped_are_refused_before_anything_is_encoded(
-    recipe: Recipe, tmp_path: Path, learned: list[int]
-) -> None:
+def test_files_that_are_swapped_are_refused_before_anything_is_encoded(recipe, tmp_path, learned):
     swapped = Corpus(tmp_path / "train.xb.txt", tmp_path / "train.xa.txt", name="train")
     with pytest.raises(UsageError, match="swap the source"):
         cache_corpus(replace(recipe, train=swapped), tmp_path)
     assert learned == []
 
 
-def test_two_vocabularies_are_each_of_their_side(recipe: Recipe, tmp_path: Path) -> None:
+def test_two_vocabularies_are_each_of_their_side(recipe, tmp_path):
     separate = replace(recipe, joint=False)
     for _ in range(2):  # encoded, then read
         found = cache_corpus(separate, tmp_path / "work")
@@ -83,7 +78,7 @@ def test_two_vocabularies_are_each_of_their_side(recipe: Recipe, tmp_path: Path)
         assert pair == next(recipe.train.pairs())
 
 
-def test_a_validation_is_judged_whole(recipe: Recipe, tmp_path: Path) -> None:
+def test_a_validation_is_judged_whole(recipe, tmp_path):
     source, target = made_pairs(1, 1)[0]
     odd = f"{source}\t{target}\n\tnothing\n{source}\t{' '.join([target] * 20)}\n"
     for corpus in (recipe.train, recipe.validation):
@@ -96,21 +91,17 @@ def test_a_validation_is_judged_whole(recipe: Recipe, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\x02" + bytes(7) + b"{}"])
-def test_a_damaged_file_is_written_anew(
-    recipe: Recipe, tmp_path: Path, learned: list[int], data: bytes
-) -> None:
+def test_a_damaged_file_is_written_anew(recipe, tmp_path, learned, data):
     (tmp_path / FILE).write_bytes(data)
     for _ in range(2):
         cache_corpus(recipe, tmp_path)
     assert len(learned) == 1
 
 
-def test_a_size_is_chosen_once_and_only_where_the_recipe_names_none(
-    recipe: Recipe, tmp_path: Path
-) -> None:
+def test_a_size_is_chosen_once_and_only_where_the_recipe_names_none(recipe, tmp_path):
     asked = []
 
-    def choose(recipe: Recipe) -> str:
+    def choose(recipe):
         asked.append(recipe.name)
         return "base"
 

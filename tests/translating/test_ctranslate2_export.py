@@ -3,8 +3,6 @@
 import sys
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -12,7 +10,7 @@ from torch import nn
 
 from benchmarks.ctranslate2_export import export_ctranslate2
 from translation.errors import UsageError
-from translation.transformer import Transformer, TransformerConfig
+from translation.transformer import TransformerConfig
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]
 
@@ -37,7 +35,7 @@ KINDS = {
 }
 
 
-def batch_of(seed: int | None = None) -> torch.Tensor:
+def batch_of(seed=None):
     """Sentences of one length, without END."""
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     length = int(torch.randint(1, 12, (), generator=generator))
@@ -45,7 +43,7 @@ def batch_of(seed: int | None = None) -> torch.Tensor:
 
 
 @cache
-def build_network(config: TransformerConfig) -> Transformer:
+def build_network(config):
     """A network that has half learned to say a sentence backwards, and is in doubt."""
     torch.manual_seed(0)
     network, words = config.build(), config.target_vocabulary - 4
@@ -63,7 +61,7 @@ def build_network(config: TransformerConfig) -> Transformer:
     return network.eval()
 
 
-def exported(config: TransformerConfig, folder: Path, **told: Any) -> None:
+def exported(config, folder, **told):
     """Write a network of this configuration, with the pieces of its vocabularies."""
     target = None if config.shared_embeddings else OTHERS
     values = {"source_pieces": PIECES, "int8": False, "target_pieces": target} | told
@@ -72,7 +70,7 @@ def exported(config: TransformerConfig, folder: Path, **told: Any) -> None:
 
 
 @torch.no_grad()
-def differences(config: TransformerConfig, folder: Path, kind: str) -> torch.Tensor:
+def differences(config, folder, kind):
     """CTranslate2's log probabilities less ours, of each token of some targets and of END."""
     ctranslate2 = pytest.importorskip("ctranslate2", reason="the extra ctranslate2 is missing")
     theirs = ctranslate2.Translator(str(folder), compute_type=kind, intra_threads=1)
@@ -93,9 +91,7 @@ def differences(config: TransformerConfig, folder: Path, kind: str) -> torch.Ten
 
 @pytest.mark.one_case("as published")
 @pytest.mark.parametrize("kind", KINDS)
-def test_ctranslate2_gives_every_token_the_probability_that_we_give_it(
-    kind: str, tmp_path: Path
-) -> None:
+def test_ctranslate2_gives_every_token_the_probability_that_we_give_it(kind, tmp_path):
     pytest.importorskip("ctranslate2", reason="the extra ctranslate2 is missing")
     exported(KINDS[kind], tmp_path / "model")
     # 48 terms to a score of 10, in five layers: 1.4e-4 if all errors of 6e-8 had one sign.
@@ -103,8 +99,8 @@ def test_ctranslate2_gives_every_token_the_probability_that_we_give_it(
 
 
 def test_with_weights_of_8_bits_every_token_is_about_as_probable_and_the_file_is_smaller(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     pytest.importorskip("ctranslate2", reason="the extra ctranslate2 is missing")
     positions = 2048 * SMALL.d_model * 4  # which stay float32
     sizes = []
@@ -116,9 +112,7 @@ def test_with_weights_of_8_bits_every_token_is_about_as_probable_and_the_file_is
     assert differences(SMALL, tmp_path / "True", "int8").mean() < 0.2
 
 
-def test_without_the_extra_it_is_said_how_to_install_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_without_the_extra_it_is_said_how_to_install_it(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "ctranslate2.specs", None)
     with pytest.raises(UsageError, match=r"pip install -e '\.\[ctranslate2\]'"):
         exported(SMALL, tmp_path / "model")
@@ -140,12 +134,12 @@ RENAMED = ["<pad>", "<unk>", "<s>", "<end>", *OTHERS[4:]]
     ids=str,
 )
 def test_what_cannot_be_exported_is_refused_and_leaves_nothing(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    config: TransformerConfig,
-    told: dict[str, Any],
-    words: str,
-) -> None:
+    tmp_path,
+    monkeypatch,
+    config,
+    told,
+    words,
+):
     pytest.importorskip("ctranslate2", reason="the extra ctranslate2 is missing")
     monkeypatch.setattr(f"{__name__}.build_network", lambda config: config.build())
     with pytest.raises(UsageError, match=words):

@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -54,7 +53,7 @@ for dropout, accumulate, tokens in RECIPES:
 """
 
 
-def free_port() -> int:
+def free_port():
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
             return int(server.getsockname()[1])
@@ -67,7 +66,7 @@ def free_port() -> int:
 @pytest.mark.skipif(
     not torch.distributed.is_available(), reason="torch was built without torch.distributed"
 )
-def test_a_recipe_learns_the_same_in_two_processes_as_in_one(tmp_path: Path) -> None:
+def test_a_recipe_learns_the_same_in_two_processes_as_in_one(tmp_path):
     script = tmp_path / "member.py"
     script.write_text(MEMBER)
     told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
@@ -98,7 +97,7 @@ def test_a_recipe_learns_the_same_in_two_processes_as_in_one(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5, 7, 11])
-def test_the_processes_share_the_pairs_of_an_update_and_none_is_read_twice(world_size: int) -> None:
+def test_the_processes_share_the_pairs_of_an_update_and_none_is_read_twice(world_size):
     batches = [np.arange(0, 13), np.arange(13, 15), np.arange(15, 32)]
     shares = [share(batches, ProcessGroup(rank, world_size)) for rank in range(world_size)]
     parts = [part for each in shares for part in each]
@@ -111,7 +110,7 @@ def test_the_processes_share_the_pairs_of_an_update_and_none_is_read_twice(world
 
 
 @pytest.mark.slow
-def test_more_processes_than_gpus_are_refused_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_processes_than_gpus_are_refused_in_a_line(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     for name, told in {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}.items():

@@ -11,7 +11,7 @@ from translation.transformer import replace_dropout
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 0.9, 1.0])
-def test_a_share_is_dropped_and_the_rest_is_larger(share: float) -> None:
+def test_a_share_is_dropped_and_the_rest_is_larger(share):
     x, found = torch.rand(300, 1000) + 1, list[torch.Tensor]()
     x.requires_grad_()
     for _ in range(2):
@@ -27,7 +27,7 @@ def test_a_share_is_dropped_and_the_rest_is_larger(share: float) -> None:
     assert FastDropout(share).eval()(x) is x
 
 
-def test_every_dropout_of_a_network_becomes_one() -> None:
+def test_every_dropout_of_a_network_becomes_one():
     network = drawn(dropout=0.25)
     replace_dropout(network, FastDropout)
     dropouts = [each for each in network.modules() if isinstance(each, nn.Dropout)]

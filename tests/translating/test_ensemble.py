@@ -3,7 +3,6 @@ trained.
 """
 
 import re
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,7 +19,7 @@ from translation.transformer import Transformer
 from translation.translate import translate
 
 
-def test_probabilities_and_attention_are_the_mean_of_the_networks() -> None:
+def test_probabilities_and_attention_are_the_mean_of_the_networks():
     networks = [drawn(seed).eval() for seed in range(3)]
     source, target = torch.tensor([[5, 6, 7, 3]]), torch.tensor([[2, 9, 8]])
     means, shown = [], []
@@ -41,7 +40,7 @@ def test_probabilities_and_attention_are_the_mean_of_the_networks() -> None:
 
 
 @pytest.mark.slow
-def test_beams_of_an_ensemble_are_reordered_in_every_network() -> None:
+def test_beams_of_an_ensemble_are_reordered_in_every_network():
     networks = [drawn(0).eval(), drawn(1, "rnn").eval()]
     sources = [examples()[place][0].tolist() for place in range(7)]
     forth, back = (
@@ -51,9 +50,9 @@ def test_beams_of_an_ensemble_are_reordered_in_every_network() -> None:
 
 
 @pytest.mark.soak
-def test_seeds_are_saved_loaded_and_explained_together_and_resume(tmp_path: Path) -> None:
+def test_seeds_are_saved_loaded_and_explained_together_and_resume(tmp_path):
     recipe = recipe_of(tmp_path, seeds=2)
-    words: list[object] = []
+    words = []
     trained, again = (
         train_model(
             recipe,

@@ -1,7 +1,6 @@
 """Laws of training a recipe's model: it leaves one model however often it is called."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,7 @@ from translation.training.from_recipe import train_model
 
 @pytest.mark.soak
 @pytest.mark.slow
-def test_another_training_of_the_name_is_refused_and_loses_nothing(tmp_path: Path) -> None:
+def test_another_training_of_the_name_is_refused_and_loses_nothing(tmp_path):
     recipe = recipe_of(tmp_path)
     changed = [
         replace(recipe, training={**recipe.training, "peak": 0.02}),
@@ -30,15 +29,15 @@ def test_another_training_of_the_name_is_refused_and_loses_nothing(tmp_path: Pat
     assert again.card == first.card
 
 
-def test_positions_that_cannot_be_learned_are_refused_before_the_training(tmp_path: Path) -> None:
+def test_positions_that_cannot_be_learned_are_refused_before_the_training(tmp_path):
     recipe = recipe_of(tmp_path, network=NETWORK | {"learned_positions": 100})
     with pytest.raises(UsageError, match="learned_positions is 100"):
         train_model(recipe, tmp_path / "models", tmp_path, CPU, SINGLE_PROCESS)
 
 
-def test_machines_that_do_not_share_the_folder_are_refused(tmp_path: Path) -> None:
+def test_machines_that_do_not_share_the_folder_are_refused(tmp_path):
     class Elsewhere(ProcessGroup):
-        def broadcast(self, figure: float) -> float:
+        def broadcast(self, figure):
             return figure  # the first has prepared its corpus, on its own disk
 
     with pytest.raises(UsageError, match=r"not share .*DTML_DATA"):

@@ -3,7 +3,6 @@ padding and to the future, the same step by step.
 """
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -17,11 +16,9 @@ from tests.support.bounds import (
     in_float32,
 )
 from translation import transformer
-from translation.models import NetworkConfig
 from translation.seq2seq import RecurrentConfig
 from translation.transformer import (
     MultiHeadAttention,
-    Transformer,
     TransformerConfig,
     sinusoids,
 )
@@ -39,9 +36,9 @@ SMALL = TransformerConfig(
     dropout=0.0,
 )
 RNN = RecurrentConfig(VOCABULARY, VOCABULARY, d_model=12, dropout=0.0)
-TWO_VOCABULARIES: dict[str, Any] = {"source_vocabulary": 29, "shared_embeddings": False}
-DEEP: dict[str, Any] = {"layers": 2, **TWO_VOCABULARIES}
-KINDS: dict[str, NetworkConfig] = {
+TWO_VOCABULARIES = {"source_vocabulary": 29, "shared_embeddings": False}
+DEEP = {"layers": 2, **TWO_VOCABULARIES}
+KINDS = {
     "as published": SMALL,
     "pre-norm": replace(SMALL, norm="pre"),
     "learned positions": replace(SMALL, learned_positions=13),
@@ -58,7 +55,7 @@ KINDS: dict[str, NetworkConfig] = {
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-def build_network(kind: str) -> Any:
+def build_network(kind):
     torch.manual_seed(0)
     network = KINDS[kind].build().double().eval()
     for parameter in network.parameters():  # no bias and no potential is zero
@@ -66,14 +63,14 @@ def build_network(kind: str) -> Any:
     return network
 
 
-def tokens(length: int, seed: int) -> Tensor:
+def tokens(length, seed):
     return torch.randint(
         4, VOCABULARY, (SENTENCES, length), generator=torch.Generator().manual_seed(seed)
     )
 
 
 @every_kind
-def test_padding_on_either_side_changes_nothing_and_is_not_attended_to(kind: str) -> None:
+def test_padding_on_either_side_changes_nothing_and_is_not_attended_to(kind):
     network, source, target = build_network(kind), tokens(SOURCE, 1), tokens(TARGET, 2)
     source[0, 4:], source[1, :2], target[0, :2], target[1, 4:] = 0, 0, 0, 0
     found, weights = network(source, target, need_weights=True)
@@ -93,7 +90,7 @@ def test_padding_on_either_side_changes_nothing_and_is_not_attended_to(kind: str
 
 
 @every_kind
-def test_a_later_token_changes_nothing_before_it(kind: str) -> None:
+def test_a_later_token_changes_nothing_before_it(kind):
     network, source, target = build_network(kind), tokens(SOURCE, 1), tokens(TARGET, 2)
     changed = target.clone()
     changed[:, 3:] = tokens(TARGET, 9)[:, 3:]
@@ -104,7 +101,7 @@ def test_a_later_token_changes_nothing_before_it(kind: str) -> None:
 
 @pytest.mark.slow
 @every_kind
-def test_every_token_of_the_source_and_every_earlier_one_is_seen(kind: str) -> None:
+def test_every_token_of_the_source_and_every_earlier_one_is_seen(kind):
     network, sides = build_network(kind), [tokens(SOURCE, 1), tokens(TARGET, 2)]
     before = network(*sides)[0][:, -1]
     for side, row in enumerate(sides):
@@ -116,8 +113,8 @@ def test_every_token_of_the_source_and_every_earlier_one_is_seen(kind: str) -> N
 
 @every_kind
 def test_steps_give_the_rows_of_whole_passes_also_when_beams_move_and_sentences_leave(
-    kind: str,
-) -> None:
+    kind,
+):
     network, source = build_network(kind), tokens(SOURCE, 1)
     source[1, :2] = 0
     pasts = [tokens(TARGET, 2), tokens(TARGET, 3)]  # of each beam
@@ -145,7 +142,7 @@ def test_steps_give_the_rows_of_whole_passes_also_when_beams_move_and_sentences_
         assert_close_in_float64(scores[sentence, beam], expected)
 
 
-def test_steps_find_room_for_a_long_translation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_find_room_for_a_long_translation(monkeypatch):
     monkeypatch.setattr(transformer, "FIRST_CAPACITY", 2)
     network, source, target = build_network("as published"), tokens(SOURCE, 1), tokens(9, 2)
     expected = network.logits(network(source, target)[0])
@@ -154,7 +151,7 @@ def test_steps_find_room_for_a_long_translation(monkeypatch: pytest.MonkeyPatch)
         assert_close_in_float64(network.step(state, target[:, [position]])[0].squeeze(1), row)
 
 
-def copy_parts(ours: nn.Module, theirs: nn.Module, names: dict[str, str]) -> None:
+def copy_parts(ours, theirs, names):
     """Copy our parts into those of torch, by name."""
     for mine, other in names.items():
         part, whole = ours.get_submodule(mine), theirs.get_submodule(other)
@@ -186,8 +183,8 @@ OF_EACH_SIDE = {
 
 @pytest.mark.parametrize("kind", ["as published", "pre-norm"])
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")  # torch's, of its own encoder
-def test_it_equals_torch_transformer_with_copied_weights(kind: str) -> None:
-    ours: Transformer = build_network(kind)
+def test_it_equals_torch_transformer_with_copied_weights(kind):
+    ours = build_network(kind)
     theirs = nn.Transformer(
         WIDTH, HEADS, 2, 3, 31, dropout=0.0, batch_first=True, norm_first=kind == "pre-norm"
     )
@@ -209,12 +206,12 @@ def test_it_equals_torch_transformer_with_copied_weights(kind: str) -> None:
     assert_close_in_float64(ours(source, target)[0], expected)
 
 
-def inputs() -> Tensor:
+def inputs():
     generator = torch.Generator().manual_seed(0)
     return torch.randn(SENTENCES, SOURCE, WIDTH, generator=generator, dtype=torch.float64)
 
 
-def test_our_attention_equals_torch_multihead_attention_with_copied_weights() -> None:
+def test_our_attention_equals_torch_multihead_attention_with_copied_weights():
     ours = MultiHeadAttention(WIDTH, HEADS).double()
     theirs = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True).double()
     nn.init.normal_(ours.project_qkv.bias)
@@ -232,7 +229,7 @@ def test_our_attention_equals_torch_multihead_attention_with_copied_weights() ->
         MultiHeadAttention(10, 3)
 
 
-def test_dropout_draws_from_its_own_generator_and_keeps_the_mean() -> None:
+def test_dropout_draws_from_its_own_generator_and_keeps_the_mean():
     layer, found = nn.Sequential(nn.Dropout(0.3)), list[Tensor]()
     for seed in (1, 2):
         torch.manual_seed(seed)  # which decides nothing
@@ -245,7 +242,7 @@ def test_dropout_draws_from_its_own_generator_and_keeps_the_mean() -> None:
     assert (layer.eval()(torch.ones(5)) == 1).all()
 
 
-def test_sinusoids_are_those_of_the_paper() -> None:
+def test_sinusoids_are_those_of_the_paper():
     position, pair = torch.meshgrid(torch.arange(5.0), torch.arange(3.0), indexing="ij")
     angle = position / 10000 ** (2 * pair / 6)
     found = sinusoids(torch.arange(5), 6)

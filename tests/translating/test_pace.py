@@ -3,8 +3,6 @@ measured to have.
 """
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -21,9 +19,7 @@ NEEDED = 5 * PAIRS * A_PAIR / (60 * MINUTES)  # tokens a second for five epochs 
 
 
 @pytest.mark.slow
-def test_a_size_is_chosen_that_reads_the_pairs_often_enough_in_the_minutes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_size_is_chosen_that_reads_the_pairs_often_enough_in_the_minutes(tmp_path, monkeypatch):
     (tmp_path / "large.tsv").write_text("source line\ttarget line\n" * PAIRS)
     recipe = replace(
         recipe_of(tmp_path, size=None, training={"minutes": MINUTES}),
@@ -41,13 +37,13 @@ def test_a_size_is_chosen_that_reads_the_pairs_often_enough_in_the_minutes(
 
 
 @pytest.fixture
-def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def steps(monkeypatch):
     """The sentences of each update, which computes nothing; each look at the clock is a second
     later.
     """
-    sentences: list[int] = []
+    sentences = []
 
-    def noted(_: object, batches: list[step.SeededBatch], *_rest: object) -> step.StepResult:
+    def noted(_, batches, *_rest):
         sentences.append(sum(len(batch.source) for _, batch in batches))
         tokens = sum(batch.tokens for _, batch in batches)
         return step.StepResult(1.0, tokens)
@@ -63,12 +59,12 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     [(400, 400 // pace.LENGTH), (12_500, pace.CPU_POSITIONS // pace.LENGTH)],
 )
 def test_the_pace_is_that_of_updates_of_the_size_with_smaller_batches_on_a_cpu(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    steps: list[int],
-    positions: int,
-    sentences: int,
-) -> None:
+    tmp_path,
+    monkeypatch,
+    steps,
+    positions,
+    sentences,
+):
     monkeypatch.setattr(pace, "MEASURED_S", 0.1)
     # There may be too few positions for the measured sentences: this is refused later.
     recipe = recipe_of(
@@ -83,10 +79,8 @@ def test_the_pace_is_that_of_updates_of_the_size_with_smaller_batches_on_a_cpu(
 
 
 @pytest.mark.parametrize("place", [(step.TrainingStep, "__call__"), (torch.nn.Module, "to")])
-def test_a_size_without_memory_for_it_has_no_pace(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: tuple[Any, str]
-) -> None:
-    def refuse(*_: object) -> None:
+def test_a_size_without_memory_for_it_has_no_pace(tmp_path, monkeypatch, place):
+    def refuse(*_):
         raise MemoryError
 
     monkeypatch.setattr(*place, refuse)

@@ -10,7 +10,7 @@ import pytest
 from tests.support.places import ROOT
 from translation.errors import UsageError
 from translation.models import SIZES, size_for
-from translation.recipes import TRAININGS, UNLIMITED, Recipe, read_recipe
+from translation.recipes import TRAININGS, UNLIMITED, read_recipe
 
 WHOLE = """
 name = "made"
@@ -58,12 +58,12 @@ MISTAKES = [
 ]
 
 
-def read(folder: Path, text: str) -> Recipe:
+def read(folder, text):
     (folder / "made.toml").write_text(text)
     return read_recipe(folder / "made.toml")
 
 
-def refused(folder: Path, text: str) -> str:
+def refused(folder, text):
     with pytest.raises(UsageError) as told:
         read(folder, text)
     assert "\n" not in str(told.value)
@@ -72,19 +72,17 @@ def refused(folder: Path, text: str) -> str:
 
 
 @pytest.mark.parametrize(("added", "words"), MISTAKES)
-def test_a_mistake_is_a_line_with_the_file_and_the_key(
-    tmp_path: Path, added: str, words: list[str]
-) -> None:
+def test_a_mistake_is_a_line_with_the_file_and_the_key(tmp_path, added, words):
     told = refused(tmp_path, WHOLE + added)
     assert all(word in told for word in words), told
 
 
 @pytest.mark.parametrize("name", ['""', '".."', '".hidden"', '"a/b"', '"a b"', "5"])
-def test_a_name_that_no_folder_should_have_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_name_that_no_folder_should_have_is_refused(tmp_path, name):
     assert "name" in refused(tmp_path, WHOLE.replace('"made"', name))
 
 
-def test_tables_that_are_none_and_files_that_cannot_be_read_are_told(tmp_path: Path) -> None:
+def test_tables_that_are_none_and_files_that_cannot_be_read_are_told(tmp_path):
     assert "tokens" in refused(tmp_path, "tokens = 5\n" + WHOLE)
     assert "nmae" in refused(tmp_path, 'nmae = "x"\n' + WHOLE)
     assert "source_language" in refused(tmp_path, WHOLE.replace('source_language = "xa"', ""))
@@ -96,7 +94,7 @@ def test_tables_that_are_none_and_files_that_cannot_be_read_are_told(tmp_path: P
         read_recipe(tmp_path / "none.toml")
 
 
-def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
+def test_paths_are_relative_to_the_file(tmp_path):
     recipe = read(tmp_path, WHOLE)
     assert (recipe.train.source, recipe.train.target) == (
         tmp_path / "train.xa.txt",
@@ -110,7 +108,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     assert read(tmp_path, WHOLE).train.source == tmp_path / "train.xa.txt"
 
 
-def test_the_corpus_chooses_the_size_and_the_file_overrides_what_it_tells(tmp_path: Path) -> None:
+def test_the_corpus_chooses_the_size_and_the_file_overrides_what_it_tells(tmp_path):
     sizes = [size_for(pairs) for pairs in (1, 99_999, 100_000, 10**6, 10**7)]
     assert sizes == ["tiny", "tiny", "small", "base", "big"]
     for epochs, size in (((5.0, 9.0, 9.0), "big"), ((4.9, 5.0, 9.0), "base"), ((4.9,) * 3, "tiny")):
@@ -130,13 +128,13 @@ def test_the_corpus_chooses_the_size_and_the_file_overrides_what_it_tells(tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("file", sorted((ROOT / "benchmarks" / "recipes").glob("*.toml")), ids=str)
-def test_the_recipe_of_every_printed_figure_can_be_read(file: Path) -> None:
+def test_the_recipe_of_every_printed_figure_can_be_read(file):
     assert read_recipe(file).name == file.stem
 
 
 def test_the_schedule_and_its_checks_follow_the_budget_and_the_optimiser_the_kind(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     recipe = read(tmp_path, WHOLE)
     linear = [recipe.training_for(size) for size in ("tiny", "small", "base")]
     assert [(each.schedule, each.warmup) for each in linear] == [
@@ -154,7 +152,7 @@ def test_the_schedule_and_its_checks_follow_the_budget_and_the_optimiser_the_kin
     assert replace(recipe, kind="rnn").training_for("tiny").optimiser == "adam"
 
 
-def test_the_key_is_that_of_all_that_decides_but_the_end(tmp_path: Path) -> None:
+def test_the_key_is_that_of_all_that_decides_but_the_end(tmp_path):
     linear = read(tmp_path, WHOLE)
     recipe = replace(linear, training={"schedule": "inverse_sqrt"})
     ends = {**recipe.training, "updates": 9000, "minutes": 3.0, "check_every": 7}

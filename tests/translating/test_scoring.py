@@ -20,7 +20,7 @@ from translation.scoring import compare, score
 WORDS = list("abcdefgh,ijklmno")
 
 
-def drawn_references() -> list[str]:
+def drawn_references():
     random = np.random.default_rng(0)
     return [
         " ".join(random.choice(WORDS, size=random.integers(5, 20))).capitalize() + "."
@@ -28,7 +28,7 @@ def drawn_references() -> list[str]:
     ]
 
 
-def damaged(share: float, seed: int) -> list[str]:
+def damaged(share, seed):
     """Each word of the references is another one with this chance."""
     random = np.random.default_rng(seed)
     lines = (
@@ -53,7 +53,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_score_is_that_of_sacrebleu(case: str) -> None:
+def test_a_score_is_that_of_sacrebleu(case):
     ours, expected = CASES[case]
     found = score(ours, expected, resamples=50)
     assert found.bleu == BLEU().corpus_score(ours, [expected]).score
@@ -64,7 +64,7 @@ def test_a_score_is_that_of_sacrebleu(case: str) -> None:
     assert difference == in_float64(found.bleu)
 
 
-def test_an_interval_is_as_wide_as_that_of_sacrebleu_and_the_same_for_a_seed() -> None:
+def test_an_interval_is_as_wide_as_that_of_sacrebleu_and_the_same_for_a_seed():
     found = score(GOOD, REFERENCES, resamples=1000, seed=3)
     theirs = BLEU().corpus_score(GOOD, [REFERENCES], n_bootstrap=1000)
     assert found.low < found.bleu < found.high
@@ -76,7 +76,7 @@ def test_an_interval_is_as_wide_as_that_of_sacrebleu_and_the_same_for_a_seed() -
     assert (first.low, first.high) != (other.low, other.high)
 
 
-def test_systems_are_told_apart_as_sacrebleu_does_and_the_other_way_round_as_well() -> None:
+def test_systems_are_told_apart_as_sacrebleu_does_and_the_other_way_round_as_well():
     first, second = damaged(0.2, 1), damaged(0.22, 2)
     near = compare(first, second, REFERENCES, resamples=1000)
     metrics = {"BLEU": BLEU(references=[REFERENCES])}
@@ -95,7 +95,7 @@ def test_systems_are_told_apart_as_sacrebleu_does_and_the_other_way_round_as_wel
     assert (equal.difference, equal.low, equal.high, equal.p) == (0, 0, 0, 1)
 
 
-def test_paired_systems_are_told_apart_more_finely_than_their_intervals_would() -> None:
+def test_paired_systems_are_told_apart_more_finely_than_their_intervals_would():
     first = damaged(0.3, 1)
     paired = compare([*first[:150], *REFERENCES[150:]], first, REFERENCES)
     alone = score(first, REFERENCES)
@@ -129,12 +129,12 @@ TEXTS = {
         (["今天小女孩和 iPhone 走路去学校", "2024"], "char"),
     ],
 )
-def test_most_letters_decide_how_a_text_is_divided(texts: list[str], tokenizer: str) -> None:
+def test_most_letters_decide_how_a_text_is_divided(texts, tokenizer):
     assert tokenizer_of(texts) == tokenizer
 
 
 @pytest.mark.parametrize("script", TEXTS)
-def test_a_text_that_is_nearly_right_scores_nearly_100_and_says_by_what(script: str) -> None:
+def test_a_text_that_is_nearly_right_scores_nearly_100_and_says_by_what(script):
     expected, ours = TEXTS[script]
     found = score([ours] * 5, [expected] * 5, resamples=5)
     assert 60 < found.bleu < 100
@@ -143,13 +143,13 @@ def test_a_text_that_is_nearly_right_scores_nearly_100_and_says_by_what(script: 
         assert f"|{said}" in found.signature
 
 
-def test_sentences_of_chinese_and_japanese_alone_follow_without_a_space() -> None:
+def test_sentences_of_chinese_and_japanese_alone_follow_without_a_space():
     unspaced = {script for script, (text, _) in TEXTS.items() if is_unspaced(text)}
     assert unspaced == {"Chinese", "Japanese"}
     assert not is_unspaced("A dog runs.")
 
 
-def test_a_tokenizer_may_be_chosen_and_none_is_downloaded() -> None:
+def test_a_tokenizer_may_be_chosen_and_none_is_downloaded():
     expected, ours = (f"{text}2024" for text in TEXTS["Chinese"])
     found = score([ours], [expected], tokenizer="zh", resamples=5)
     assert "|tok:zh|" in found.signature
@@ -159,7 +159,7 @@ def test_a_tokenizer_may_be_chosen_and_none_is_downloaded() -> None:
     assert not names & (set(SPM_MODELS) | {"spm"})
 
 
-def test_a_tokenizer_without_its_dictionary_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tokenizer_without_its_dictionary_is_one_line(monkeypatch):
     monkeypatch.setattr(tokenizer_ja_mecab, "MeCab", None)
     with pytest.raises(UsageError, match=r"^the tokenizer ja-mecab .*'sacrebleu\[ja\]'") as told:
         score(GOOD, REFERENCES, tokenizer="ja-mecab")

@@ -5,11 +5,10 @@ they learn.
 import itertools
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from tests.support.bounds import assert_close_in_float64
 from translation.seq2seq import (
@@ -32,13 +31,13 @@ KINDS = {
 }
 
 
-def tokens(length: int, seed: int, sentences: int = 8) -> Tensor:
+def tokens(length, seed, sentences=8):
     return torch.randint(
         4, VOCABULARY, (sentences, length), generator=torch.Generator().manual_seed(seed)
     )
 
 
-def drawn(*shape: int, seed: int = 0, scale: float = 2.0) -> Tensor:
+def drawn(*shape, seed=0, scale=2.0):
     return scale * torch.randn(
         *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
     )
@@ -46,7 +45,7 @@ def drawn(*shape: int, seed: int = 0, scale: float = 2.0) -> Tensor:
 
 @pytest.mark.parametrize("score", ["additive", "dot"])
 @pytest.mark.parametrize("structured", [False, True])
-def test_scores_and_contexts_are_those_of_the_papers(score: Any, structured: bool) -> None:
+def test_scores_and_contexts_are_those_of_the_papers(score, structured):
     attention = Attention(score, 6, structured=structured).double()
     parts = {name.removesuffix(".weight"): part for name, part in attention.named_parameters()}
     for part in parts.values():
@@ -70,9 +69,7 @@ def test_scores_and_contexts_are_those_of_the_papers(score: Any, structured: boo
 
 
 @pytest.mark.parametrize(("kind", "reads_it"), [("additive", False), ("dot", True)])
-def test_bahdanau_attends_before_the_token_is_read_and_luong_after(
-    kind: str, reads_it: bool
-) -> None:
+def test_bahdanau_attends_before_the_token_is_read_and_luong_after(kind, reads_it):
     torch.manual_seed(0)
     network = KINDS[kind].build().double().eval()
     for parameter in network.parameters():
@@ -84,7 +81,7 @@ def test_bahdanau_attends_before_the_token_is_read_and_luong_after(
 @pytest.mark.one_case
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_learns_to_reverse_eight_sentences_with_every_parameter(kind: str) -> None:
+def test_it_learns_to_reverse_eight_sentences_with_every_parameter(kind):
     torch.manual_seed(0)
     network, source = KINDS[kind].build(), tokens(5, 1)
     source[:3, 4] = 0
@@ -106,7 +103,7 @@ def test_it_learns_to_reverse_eight_sentences_with_every_parameter(kind: str) ->
 
 
 @pytest.mark.parametrize("masked", [True, False])
-def test_a_classifier_that_is_masked_reads_no_padding_on_either_side(masked: bool) -> None:
+def test_a_classifier_that_is_masked_reads_no_padding_on_either_side(masked):
     torch.manual_seed(0)
     config = RecurrentConfig(20, 20, 8, layers=2, dropout=0.0)
     classify = RecurrentClassifier(config, 3, masked=masked).double().eval()
@@ -116,7 +113,7 @@ def test_a_classifier_that_is_masked_reads_no_padding_on_either_side(masked: boo
         assert torch.allclose(found, bare, rtol=0, atol=1e-9) == masked
 
 
-def enumerated(unary: Tensor, pairwise: Tensor) -> Tensor:
+def enumerated(unary, pairwise):
     """p(z_i = 1) of one row, by the sum over all chains."""
     total, ones = 0.0, torch.zeros_like(unary)
     for chain in itertools.product((0, 1), repeat=len(unary)):
@@ -128,7 +125,7 @@ def enumerated(unary: Tensor, pairwise: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("there", ["1", "11", "11111", "11100", "00111", "01011"])
 @pytest.mark.parametrize("fill", [7.0, -math.inf, math.nan])
-def test_marginals_of_what_is_in_the_chain_equal_enumeration(there: str, fill: float) -> None:
+def test_marginals_of_what_is_in_the_chain_equal_enumeration(there, fill):
     mask, pairwise = torch.tensor([each == "1" for each in there]), drawn(2, 2, seed=1)
     unary = drawn(3, len(there)).masked_fill(~mask, fill).requires_grad_()
     found = chain_marginals(unary, mask, pairwise)
@@ -141,7 +138,7 @@ def test_marginals_of_what_is_in_the_chain_equal_enumeration(there: str, fill: f
     assert (unary.grad[:, ~mask] == 0).all()
 
 
-def test_gradients_of_marginals_are_those_of_differences() -> None:
+def test_gradients_of_marginals_are_those_of_differences():
     mask = torch.tensor([[1, 1, 1, 1, 0], [0, 0, 1, 1, 1]]).bool()
     inputs = drawn(2, POSITIONS).requires_grad_(), drawn(2, 2, seed=1).requires_grad_()
     assert torch.autograd.gradcheck(
@@ -149,7 +146,7 @@ def test_gradients_of_marginals_are_those_of_differences() -> None:
     )
 
 
-def test_marginals_of_a_long_chain_with_large_potentials_are_finite() -> None:
+def test_marginals_of_a_long_chain_with_large_potentials_are_finite():
     unary = drawn(2, 400, scale=200).float().requires_grad_()
     found = chain_marginals(unary, torch.ones(400).bool(), drawn(2, 2, scale=50).float())
     found.sum().backward()

@@ -5,7 +5,6 @@ corpus gives the same numbers.
 import subprocess
 import sys
 import unicodedata
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -49,7 +48,7 @@ TOKENIZER = Tokenizer.train(LINES, 500)
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-def test_a_text_comes_back_as_it_was(text: str) -> None:
+def test_a_text_comes_back_as_it_was(text):
     tokens = TOKENIZER.encode(text)
     assert TOKENIZER.decode(tokens) == text
     assert UNKNOWN not in tokens
@@ -63,16 +62,16 @@ def test_a_text_comes_back_as_it_was(text: str) -> None:
         st.text(st.characters(exclude_characters=" \u2581", exclude_categories=["Cs"]), min_size=1)
     )
 )
-def test_any_text_with_single_spaces_comes_back_composed(words: list[str]) -> None:
+def test_any_text_with_single_spaces_comes_back_composed(words):
     text = " ".join(words)
     assert TOKENIZER.decode(TOKENIZER.encode(text)) == unicodedata.normalize("NFC", text)
 
 
-def test_half_a_character_is_a_question_mark() -> None:
+def test_half_a_character_is_a_question_mark():
     assert TOKENIZER.decode(TOKENIZER.encode("a \ud83d b")) == "a ? b"
 
 
-def test_special_numbers_are_ours_and_are_passed_over() -> None:
+def test_special_numbers_are_ours_and_are_passed_over():
     assert TOKENIZER.pieces([PAD, UNKNOWN, BEGIN, END]) == ["<pad>", "<unk>", "<s>", "</s>"]
     tokens = TOKENIZER.encode("A man")
     assert min(tokens) >= SPECIAL
@@ -81,7 +80,7 @@ def test_special_numbers_are_ours_and_are_passed_over() -> None:
     assert TOKENIZER.decode(with_special) == "A man"
 
 
-def test_a_saved_vocabulary_gives_the_same_numbers(tmp_path: Path) -> None:
+def test_a_saved_vocabulary_gives_the_same_numbers(tmp_path):
     file = tmp_path / "tokenizer.model"
     file.write_bytes(TOKENIZER.model)
     again = Tokenizer(file.read_bytes())
@@ -90,7 +89,7 @@ def test_a_saved_vocabulary_gives_the_same_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_another_process_learns_the_same_vocabulary_and_says_nothing() -> None:
+def test_another_process_learns_the_same_vocabulary_and_says_nothing():
     program = (
         "from translation.data.tokenizer import Tokenizer\n"
         f"print(Tokenizer.train(iter({LINES!r}), 500).digest)"
@@ -101,7 +100,7 @@ def test_another_process_learns_the_same_vocabulary_and_says_nothing() -> None:
     assert run.stderr == ""
 
 
-def test_a_small_corpus_gets_what_it_carries_and_rare_characters_leave_room_for_words() -> None:
+def test_a_small_corpus_gets_what_it_carries_and_rare_characters_leave_room_for_words():
     assert SPECIAL + BYTES < Tokenizer.train(["a b", "ab"], 8000).size < 280
     syllables = [chr(code) for code in range(ord("가"), ord("가") + 500)]
     tokenizer = Tokenizer.train(["나무 나무 나무", *syllables], 400)
@@ -110,13 +109,13 @@ def test_a_small_corpus_gets_what_it_carries_and_rare_characters_leave_room_for_
     assert all(tokenizer.decode(tokenizer.encode(each)) == each for each in syllables)
 
 
-def test_long_lines_line_ends_and_reserved_characters_teach_too() -> None:
+def test_long_lines_line_ends_and_reserved_characters_teach_too():
     text = "kangaroo " * LONGEST_PART
     for line in (text, f"kangaroo\n{text}", f"\x00 {text}", f"\u2585 {text}"):
         assert len(Tokenizer.train([line], 300).encode("kangaroo")) == 1
 
 
-def test_of_many_lines_some_are_drawn_the_same_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_lines_some_are_drawn_the_same_each_time(monkeypatch):
     monkeypatch.setattr(tokenizer_module, "MAX_LINES", 50)
     lines = [f"word{number} and more" for number in range(1000)]
     first, again, beginning = (
@@ -133,8 +132,6 @@ def test_of_many_lines_some_are_drawn_the_same_each_time(monkeypatch: pytest.Mon
         (LINES, 100, "300 pieces, not 100"),
     ],
 )
-def test_a_corpus_without_text_and_a_vocabulary_without_room_are_refused(
-    lines: list[str], size: int, words: str
-) -> None:
+def test_a_corpus_without_text_and_a_vocabulary_without_room_are_refused(lines, size, words):
     with pytest.raises(UsageError, match=words):
         Tokenizer.train(lines, size)

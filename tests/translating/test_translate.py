@@ -8,7 +8,6 @@ import torch
 from tests.support.bounds import assert_close_in_float32, in_float32
 from tests.support.translations import NETWORK, drawn, made_pairs, model_of, tokenizer
 from translation.decoding.beam_search import GREEDY, Search
-from translation.models import Model
 from translation.translate import translate
 
 TEXTS = [source for source, _ in made_pairs(3, 9)]
@@ -16,13 +15,13 @@ ODD = ["", "  ", "안녕하세요 세계", "🙂🙃", "é" * 50, "\ud800", "\x0
 
 
 @pytest.fixture(scope="module")
-def model() -> Model:
+def model():
     """In double precision, that no noise of a batch decides; its words are gibberish."""
     return model_of(drawn(5).double())
 
 
 @pytest.mark.slow
-def test_any_texts_keep_their_order_and_are_translated_alone(model: Model) -> None:
+def test_any_texts_keep_their_order_and_are_translated_alone(model):
     texts = [*TEXTS, *ODD, TEXTS[0]]
     together = translate(model, texts, GREEDY)
     alone = [translate(model, [text], GREEDY)[0] for text in texts]
@@ -31,7 +30,7 @@ def test_any_texts_keep_their_order_and_are_translated_alone(model: Model) -> No
 
 
 @pytest.mark.slow
-def test_long_texts_are_translated_in_parts(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_texts_are_translated_in_parts(model, monkeypatch):
     monkeypatch.setattr("translation.translate.MAX_PIECES", 40)
     sentences = [source for source, _ in made_pairs(30, 3)]
     how = replace(GREEDY, with_attention=True)
@@ -47,8 +46,8 @@ def test_long_texts_are_translated_in_parts(model: Model, monkeypatch: pytest.Mo
 @pytest.mark.slow
 @pytest.mark.parametrize("space", ["", " "])
 def test_sentences_without_spaces_are_cut_at_their_ends_and_joined_as_their_script_does(
-    model: Model, monkeypatch: pytest.MonkeyPatch, space: str
-) -> None:
+    model, monkeypatch, space
+):
     sentence = "bano lume\u3002"
     monkeypatch.setattr("translation.translate.MAX_PIECES", len(model.source.encode(sentence)))
     monkeypatch.setattr("translation.translate.is_unspaced", lambda _: not space)
@@ -58,7 +57,7 @@ def test_sentences_without_spaces_are_cut_at_their_ends_and_joined_as_their_scri
     assert whole.score == in_float32(5 * alone.score)
 
 
-def test_the_best_come_in_order_with_the_attention_of_the_first(model: Model) -> None:
+def test_the_best_come_in_order_with_the_attention_of_the_first(model):
     how = Search(beams=4, best=3, with_attention=True)
     for text, found in zip(TEXTS, translate(model, TEXTS, how), strict=True):
         scores = [score for _, score in found.best]

@@ -11,7 +11,6 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -20,7 +19,6 @@ from filelock import FileLock
 from benchmarks.ctranslate2_export import main
 from flows.cli import app
 from flows.failures import run_command
-from tests.support.commands import Command
 from tests.support.places import ROOT
 from tests.support.recipe import SOURCES, TEST, ended, refused, started, write_recipe
 from tests.support.translations import edit_card
@@ -39,21 +37,19 @@ RECIPE = (
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp"
 
 
-def stored(home: Path, sql: str) -> list[Any]:
+def stored(home, sql):
     with closing(sqlite3.connect(home / "data" / "dtml.sqlite")) as store:
         return store.execute(sql).fetchall()
 
 
-def counts(home: Path) -> list[int]:
+def counts(home):
     tables = ("model", "progress", "score")
     return [stored(home, f"select count(*) from translation_{table}")[0][0] for table in tables]
 
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("served")
-def test_a_training_is_stored_and_run_again_trains_nothing_and_adds_no_row(
-    bare: Path, translate: Command
-) -> None:
+def test_a_training_is_stored_and_run_again_trains_nothing_and_adds_no_row(bare, translate):
     write_recipe(bare)
     code, said, complaint = translate("train", "tiny.toml")
     told = complaint.splitlines()  # a training whose output goes into a file shows that it moves
@@ -76,7 +72,7 @@ def test_a_training_is_stored_and_run_again_trains_nothing_and_adds_no_row(
     assert listed["tests"] == f"made {document['scores']['made']['bleu']:.1f} tok:13a"
 
 
-def write_recipe_to_interrupt(folder: Path) -> Path:
+def write_recipe_to_interrupt(folder):
     """A training with dropout and three checks, which one process or two repeat to the last bit.
 
     Each of its updates is of two batches, one for each of two processes.
@@ -86,7 +82,7 @@ def write_recipe_to_interrupt(folder: Path) -> Path:
     return recipe
 
 
-def member(process: Any, rank: int) -> int:
+def member(process, rank):
     """The number of the process with this rank in a group that `process` runs."""
     for number in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
         if f"RANK={rank}".encode() in Path(f"/proc/{number}/environ").read_bytes().split(b"\0"):
@@ -100,11 +96,11 @@ def member(process: Any, rank: int) -> int:
 @pytest.mark.usefixtures("served")
 @pytest.mark.soak
 def test_a_training_that_loses_a_process_ends_with_a_line_and_goes_on_to_the_weights_of_one_process(
-    bare: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    bare,
+    tmp_path_factory,
+    capfd,
+    monkeypatch,
+):
     undisturbed = tmp_path_factory.mktemp("undisturbed")
     recipe = read_recipe(write_recipe_to_interrupt(undisturbed))
     model = train_model(recipe, undisturbed, undisturbed, torch.device("cpu"), SINGLE_PROCESS)
@@ -132,7 +128,7 @@ def test_a_training_that_loses_a_process_ends_with_a_line_and_goes_on_to_the_wei
 
 
 @pytest.mark.usefixtures("served")
-def test_a_training_that_cannot_be_is_one_line(bare: Path, translate: Command) -> None:
+def test_a_training_that_cannot_be_is_one_line(bare, translate):
     recipe, work = write_recipe(bare), bare / "data" / "training" / "translation" / "tiny"
     work.mkdir(parents=True)
     with FileLock(work / "train.lock"):
@@ -144,9 +140,7 @@ def test_a_training_that_cannot_be_is_one_line(bare: Path, translate: Command) -
     assert "not TOML" in refused(translate, "train", "tiny.toml")
 
 
-def test_texts_are_translated_a_line_each_in_their_order(
-    home: Path, translate: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_texts_are_translated_a_line_each_in_their_order(home, translate, monkeypatch):
     code, said, complaint = translate("text", *SOURCES[:5])
     lines = said.split("\n")
     assert (code, len(set(lines)), lines[-1], complaint) == (0, 6, "", "")
@@ -157,9 +151,7 @@ def test_texts_are_translated_a_line_each_in_their_order(
     assert "line 2" in refused(translate, "text", "-")
 
 
-def test_the_best_come_with_their_scores_and_json_says_the_same(
-    home: Path, translate: Command
-) -> None:
+def test_the_best_come_with_their_scores_and_json_says_the_same(home, translate):
     code, said, _ = translate("text", SOURCES[0], "--best", "3")
     rows = [line.split(maxsplit=1) for line in said.splitlines()]
     (document,) = json.loads(translate("text", SOURCES[0], "--best", "3", "--json")[1])
@@ -168,9 +160,7 @@ def test_the_best_come_with_their_scores_and_json_says_the_same(
     assert (document["text"], document["translation"]) == (SOURCES[0], rows[0][1])
 
 
-def test_a_command_names_the_model_that_it_needs_and_the_way_to_one(
-    home: Path, translate: Command
-) -> None:
+def test_a_command_names_the_model_that_it_needs_and_the_way_to_one(home, translate):
     models = home / "data" / "translation"
     assert "choose one of tiny" in refused(translate, "text", "a", "--model", "nobody")
     shutil.copytree(models / "tiny", models / "other")
@@ -183,9 +173,7 @@ def test_a_command_names_the_model_that_it_needs_and_the_way_to_one(
     assert re.fullmatch("There is no model.*: `dtml translate demo`.*\n", said)
 
 
-def test_a_model_is_scored_on_its_tests_by_name_on_files_and_tables_alike(
-    home: Path, translate: Command
-) -> None:
+def test_a_model_is_scored_on_its_tests_by_name_on_files_and_tables_alike(home, translate):
     code, said, complaint = translate("score", "made", "--json")
     assert code == 0, complaint
     score = json.loads(said)["score"]
@@ -210,9 +198,7 @@ def test_a_model_is_scored_on_its_tests_by_name_on_files_and_tables_alike(
     assert len(stored(home, "select 1 from translation_score where test = 'made'")) == 1
 
 
-def test_a_score_that_cannot_be_is_one_line(
-    home: Path, translate: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_score_that_cannot_be_is_one_line(home, translate, monkeypatch):
     (home / "test.xa").write_text("bano\n" * 20)
     (home / "test.xb").write_text("one\ntwo\n")
     monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_ko_mecab.MeCab", None)
@@ -226,7 +212,7 @@ def test_a_score_that_cannot_be_is_one_line(
     assert translate("score", "made", "--tokenizer", "flores200")[0] == 2  # it would be downloaded
 
 
-def test_two_models_are_compared_on_the_same_sentences(home: Path, translate: Command) -> None:
+def test_two_models_are_compared_on_the_same_sentences(home, translate):
     other = home / "data" / "translation" / "other"
     shutil.copytree(home / "data" / "translation" / "tiny", other)
     edit_card(other, name="other")
@@ -238,9 +224,7 @@ def test_two_models_are_compared_on_the_same_sentences(home: Path, translate: Co
     assert kept == [("tiny", "other", 1.0)]
 
 
-def test_the_page_of_attention_shows_every_text_and_asks_nothing_of_anybody(
-    home: Path, translate: Command
-) -> None:
+def test_the_page_of_attention_shows_every_text_and_asks_nothing_of_anybody(home, translate):
     texts = (SOURCES[0], '<script>alert(1)</script> & "bano"', "")
     code, _, complaint = translate("text", *texts, "--attention-page", "pages/seen.html")
     assert code == 0, complaint
@@ -254,9 +238,7 @@ def test_the_page_of_attention_shows_every_text_and_asks_nothing_of_anybody(
 
 
 @pytest.mark.soak
-def test_a_model_is_exported_whole_for_another_program(
-    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_is_exported_whole_for_another_program(home, capsys, monkeypatch):
     monkeypatch.chdir(home)
     pytest.importorskip("ctranslate2", reason="no CTranslate2: pip install '.[ctranslate2]'")
     main([str(home / "data" / "translation" / "tiny"), "--to", "out"])

@@ -7,13 +7,11 @@ import os
 import re
 import resource
 import shutil
-from pathlib import Path
 
 import pytest
 from filelock import FileLock
 
 from flows.translating import files as translate_files
-from tests.support.commands import Command
 from tests.support.recipe import SOURCES, refused
 from tests.support.translations import edit_card
 
@@ -23,24 +21,22 @@ translated = translate_files.translate
 
 
 @pytest.fixture
-def text(home: Path) -> Path:
+def text(home):
     """60 lines, an empty one among them."""
     (file := home / "text").write_text("\n".join([*SOURCES[:30], "", *SOURCES[30:59]]) + "\n")
     return file
 
 
 @pytest.fixture
-def in_small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def in_small_parts(monkeypatch):
     monkeypatch.setattr(translate_files, "LINES_AT_ONCE", 10)
 
 
-def beside(home: Path) -> set[str]:
+def beside(home):
     return {file.name for file in home.iterdir()} - {"data", "text"}
 
 
-def test_a_line_goes_out_for_each_line_in_plain_or_gzip(
-    translate: Command, text: Path, home: Path
-) -> None:
+def test_a_line_goes_out_for_each_line_in_plain_or_gzip(translate, text, home):
     code, said, complaint = translate("file", "text", "--to", "out")
     assert code == 0, complaint
     assert re.fullmatch("60 lines .*out\n", said)
@@ -58,9 +54,7 @@ def test_a_line_goes_out_for_each_line_in_plain_or_gzip(
 
 @pytest.mark.usefixtures("in_small_parts")
 @pytest.mark.parametrize("cut", ["", "half of a line that was never en"])
-def test_what_was_done_is_kept_and_the_rest_is_added(
-    translate: Command, text: Path, home: Path, cut: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_done_is_kept_and_the_rest_is_added(translate, text, home, cut, monkeypatch):
     assert translate("file", "text", "--to", "whole")[0] == 0
     interrupted_after(monkeypatch, 3)
     assert translate("file", "text", "--to", "out")[0] == 1
@@ -74,15 +68,15 @@ def test_what_was_done_is_kept_and_the_rest_is_added(
     assert beside(home) == {"whole", "out"}
 
 
-def interrupted_after(monkeypatch: pytest.MonkeyPatch, parts: int) -> list[int]:
+def interrupted_after(monkeypatch, parts):
     """Let no more than these parts be translated; the lines of each are noted."""
     noted = list[int]()
 
-    def some(model: object, lines: list[str], how: object, **options: object) -> object:
+    def some(model, lines, how, **options):
         if len(noted) == parts:
             raise OSError("pulled the plug")
         noted.append(len(lines))
-        return translated(model, lines, how, **options)  # type: ignore[arg-type]
+        return translated(model, lines, how, **options)
 
     monkeypatch.setattr(translate_files, "translate", some)
     return noted
@@ -90,9 +84,7 @@ def interrupted_after(monkeypatch: pytest.MonkeyPatch, parts: int) -> list[int]:
 
 @pytest.mark.usefixtures("in_small_parts")
 @pytest.mark.parametrize("changed", ["text", "search", "model"])
-def test_another_text_search_or_model_starts_anew(
-    translate: Command, text: Path, home: Path, changed: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_text_search_or_model_starts_anew(translate, text, home, changed, monkeypatch):
     models = home / "data" / "translation"
     shutil.copytree(models / "tiny", models / "other")
     edit_card(models / "other", name="other")
@@ -118,9 +110,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_one_line_and_nothing_is_written(
-    mistake: str, translate: Command, home: Path
-) -> None:
+def test_a_mistake_is_one_line_and_nothing_is_written(mistake, translate, home):
     given, to, words = MISTAKES[mistake]
     (home / "text").write_bytes(given)
     assert words in refused(translate, "file", "text", "--to", to)
@@ -129,25 +119,19 @@ def test_a_mistake_is_one_line_and_nothing_is_written(
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_that_may_not_be_written_to_is_one_line(
-    translate: Command, text: Path, home: Path
-) -> None:
+def test_a_folder_that_may_not_be_written_to_is_one_line(translate, text, home):
     (home / "closed").mkdir(mode=0o500)
     assert "is no folder that" in refused(translate, "file", "text", "--to", "closed/out")
 
 
-def test_a_file_that_another_process_writes_is_left_alone(
-    translate: Command, text: Path, home: Path
-) -> None:
+def test_a_file_that_another_process_writes_is_left_alone(translate, text, home):
     with FileLock(home / "out.unfinished.lock"):
         told = refused(translate, "file", "text", "--to", "out", code=1)
     assert "process is writing out" in told
 
 
 @pytest.mark.usefixtures("in_small_parts")
-def test_a_full_disk_is_one_line_and_the_same_command_goes_on(
-    translate: Command, text: Path, home: Path
-) -> None:
+def test_a_full_disk_is_one_line_and_the_same_command_goes_on(translate, text, home):
     assert translate("file", "text", "--to", "whole")[0] == 0
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (800, hard))

@@ -9,16 +9,13 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
 import torch
-from sqlalchemy import Engine
 
 from db.engine import open_store, reading, transaction
 from db.rows import translations
@@ -28,7 +25,6 @@ from flows.service.schedules import DELAY, TRANSLATING
 from flows.translating import worker
 from flows.translating.flow import translate_queue
 from flows.translating.worker import work_off
-from tests.support.commands import Command
 from tests.support.recipe import SOURCES, refused
 from translation.decoding.beam_search import Search
 
@@ -38,18 +34,18 @@ GREEDY, CPU = Search(beams=1, alpha=0.0), torch.device("cpu")
 PLAIN = "INSERT INTO translation_text (model, text) VALUES ('tiny', 'bano lume')"
 
 
-def queued(engine: Engine, texts: Sequence[str], model: str = "tiny") -> list[int]:
+def queued(engine, texts, model="tiny"):
     with transaction(engine) as conn:
         return translations.queue_texts(conn, model, texts)
 
 
-def jobs(engine: Engine) -> list[dict[str, Any]]:
+def jobs(engine):
     with reading(engine) as conn:
         found = conn.execute(sa.text("select * from translation_job order by id")).mappings()
         return [dict(each) for each in found]
 
 
-def held(engine: Engine) -> set[tuple[Any, ...]]:
+def held(engine):
     """The status and the attempts of the queued texts."""
     with reading(engine) as conn:
         return {*conn.execute(sa.text("select distinct status, attempts from translation_text"))}
@@ -58,19 +54,19 @@ def held(engine: Engine) -> set[tuple[Any, ...]]:
 @pytest.mark.usefixtures("home")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_worker_that_is_told_to_end_gives_back_what_it_holds_before_it_does(
-    engine: Engine, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    engine, number, monkeypatch
+):
     queued(engine, SOURCES[:9])
 
     class HandledError(Exception):
         """What the handler that was there does."""
 
-    def handler(got: int, _frame: object) -> None:
+    def handler(got, _frame):
         assert got == number
         assert held(engine) == {("queued", 0)}
         raise HandledError
 
-    def translated(*_arguments: object, **_options: object) -> None:
+    def translated(*_arguments, **_options):
         assert held(engine) == {("taken", 1)}
         signal.raise_signal(number)
 
@@ -85,12 +81,10 @@ def test_a_worker_that_is_told_to_end_gives_back_what_it_holds_before_it_does(
 
 
 @pytest.mark.usefixtures("home")
-def test_a_text_that_cannot_be_translated_fails_alone_with_the_reason(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_text_that_cannot_be_translated_fails_alone_with_the_reason(engine, monkeypatch):
     real = worker.translate
 
-    def translated(model: Any, texts: Sequence[str], **options: Any) -> Any:
+    def translated(model, texts, **options):
         if SOURCES[2] in texts:
             raise RuntimeError("no memory")
         return real(model, texts, **options)
@@ -104,7 +98,7 @@ def test_a_text_that_cannot_be_translated_fails_alone_with_the_reason(
 
 
 @pytest.mark.usefixtures("home")
-def test_texts_of_a_model_that_is_not_there_wait_and_others_go_on(engine: Engine) -> None:
+def test_texts_of_a_model_that_is_not_there_wait_and_others_go_on(engine):
     queued(engine, ["one", "two"], model="lost")
     queued(engine, [SOURCES[0], "", "Grüße 🙂 日本"])
     assert work_off(engine, None, GREEDY, CPU) == {"done": 3, "failed": 0, "waiting": 2}
@@ -117,8 +111,8 @@ def test_texts_of_a_model_that_is_not_there_wait_and_others_go_on(engine: Engine
 @pytest.mark.soak
 @pytest.mark.usefixtures("home", "served")
 def test_texts_are_queued_by_the_command_a_file_or_plain_sql_and_worked_off_by_the_command(
-    engine: Engine, store_url: str, translate: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    engine, store_url, translate, monkeypatch
+):
     monkeypatch.setenv("DTML_DATABASE_URL", store_url)
     Path("lines").write_text(f"{SOURCES[2]}\n{SOURCES[3]}\n")
     code, said, complaint = translate("queue", SOURCES[1], "--file", "lines", "--priority", "2")
@@ -152,7 +146,7 @@ def test_texts_are_queued_by_the_command_a_file_or_plain_sql_and_worked_off_by_t
 
 
 @pytest.mark.usefixtures("home")
-def test_without_a_text_of_a_model_that_is_there_nothing_is_translated(translate: Command) -> None:
+def test_without_a_text_of_a_model_that_is_there_nothing_is_translated(translate):
     none = (0, "0 texts translated, 0 failed\n", "")
     assert translate("work") == none
     queued(open_store(), ["one"], model="lost")
@@ -163,7 +157,7 @@ def test_without_a_text_of_a_model_that_is_there_nothing_is_translated(translate
 
 
 @pytest.mark.soak
-def test_an_empty_queue_is_seen_without_torch(tmp_path: Path) -> None:
+def test_an_empty_queue_is_seen_without_torch(tmp_path):
     code = (
         "import sys, atexit; sys.modules['torch'] = None; from flows.cli import main; "
         "atexit.register(lambda: print('prefect' in sys.modules)); main()"
@@ -178,9 +172,7 @@ def test_an_empty_queue_is_seen_without_torch(tmp_path: Path) -> None:
     assert re.fullmatch("0 texts .*, 0 failed\nFalse\n", ended.stdout)
 
 
-def test_nothing_to_queue_and_no_model_to_queue_for_are_one_line(
-    translate: Command, bare: Path
-) -> None:
+def test_nothing_to_queue_and_no_model_to_queue_for_are_one_line(translate, bare):
     for arguments, words in (
         (("queue",), "nothing to queue"),
         (("queue", "a"), "there is no model"),
@@ -197,7 +189,7 @@ def test_nothing_to_queue_and_no_model_to_queue_for_are_one_line(
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
-def test_the_queue_is_served_where_there_is_a_model_with_markets_or_alone(home: Path) -> None:
+def test_the_queue_is_served_where_there_is_a_model_with_markets_or_alone(home):
     served = service_of([], [], RunRequest("each", device="cpu"), DELAY, None)
     assert served.schedules(NOW) == [replace(TRANSLATING, parameters={"device": "cpu"})]
     beside = service_of(["simulated"], [], RunRequest("each"), DELAY, None).schedules(NOW)
@@ -209,12 +201,12 @@ def test_the_queue_is_served_where_there_is_a_model_with_markets_or_alone(home: 
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("home", "served")
-def test_a_scheduled_run_says_what_it_did_or_that_there_was_nothing() -> None:
+def test_a_scheduled_run_says_what_it_did_or_that_there_was_nothing():
     engine = open_store()
-    idle: Any = translate_queue(return_state=True)
+    idle = translate_queue(return_state=True)
     queued(engine, SOURCES[:3])
     queued(engine, ["one"], model="lost")
-    busy: Any = translate_queue(device="cpu", return_state=True)
+    busy = translate_queue(device="cpu", return_state=True)
     assert (idle.name, idle.message) == ("Skipped", "nothing is queued")
     assert busy.name == "Completed"
     assert re.fullmatch("3 texts .*, 0 failed; 1 waiting .*model.*", busy.message)

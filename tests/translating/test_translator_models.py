@@ -2,10 +2,6 @@
 line.
 """
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 
@@ -23,7 +19,7 @@ from translation import artifacts
 from translation.cards import FILE
 from translation.decoding.beam_search import GREEDY
 from translation.errors import TranslationError, UsageError
-from translation.models import Model, load_model, save_model
+from translation.models import load_model, save_model
 from translation.training.checkpoints import read_weights
 from translation.translate import translate
 
@@ -32,13 +28,13 @@ TWO = {"target_vocabulary": OTHER.size, "shared_embeddings": False}
 TEXTS = [source for source, _ in made_pairs(4, 9)]
 
 
-def made(kind: str = "transformer", **told: Any) -> Model:
+def made(kind="transformer", **told):
     target = OTHER if "target_vocabulary" in told else None
     return model_of(drawn(3, kind, **told), kind, target, **told)
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     save_model(tmp_path / "made", made(**TWO))
     return tmp_path / "made"
 
@@ -54,9 +50,7 @@ def folder(tmp_path: Path) -> Path:
     ],
     ids=str,
 )
-def test_a_model_read_again_translates_the_same(
-    folder: Path, kind: str, told: dict[str, Any]
-) -> None:
+def test_a_model_read_again_translates_the_same(folder, kind, told):
     model = made(kind, **told)
     card = save_model(folder, model)  # in place of another
     again = load_model(folder, CPU)
@@ -70,7 +64,7 @@ def test_a_model_read_again_translates_the_same(
     assert [each.name for each in folder.parent.iterdir()] == [folder.name]
 
 
-def test_weights_that_are_no_numbers_are_named_before_saving(folder: Path) -> None:
+def test_weights_that_are_no_numbers_are_named_before_saving(folder):
     before, model = load_model(folder, CPU), made()
     name, parameter = list(model.network.named_parameters())[-1]
     with torch.no_grad():
@@ -80,22 +74,22 @@ def test_weights_that_are_no_numbers_are_named_before_saving(folder: Path) -> No
     assert same(load_model(folder, CPU).network, before.network)
 
 
-def written(data: bytes) -> Callable[[Path], object]:
+def written(data):
     return lambda folder: (folder / FILE).write_bytes(data)
 
 
-def edited(**keys: object) -> Callable[[Path], object]:
+def edited(**keys):
     return lambda folder: edit_card(folder, **keys)
 
 
-def other_weights(folder: Path) -> None:
+def other_weights(folder):
     tensors, card = artifacts.read(folder / FILE)
     name = next(name for name in tensors if not name.endswith(".model"))
     artifacts.write(folder / FILE, tensors | {name: tensors[name] + 1}, card)
 
 
-def with_source(tokenizer: bytes | None) -> Callable[[Path], object]:
-    def spoil(folder: Path) -> None:
+def with_source(tokenizer):
+    def spoil(folder):
         tensors, card = artifacts.read(folder / FILE)
         del tensors["source.model"]
         if tokenizer is not None:
@@ -106,7 +100,7 @@ def with_source(tokenizer: bytes | None) -> Callable[[Path], object]:
 
 
 # What is done to the folder, the kind of error, and words of its line.
-DAMAGES: dict[str, tuple[Callable[[Path], object], type[TranslationError], str]] = {
+DAMAGES = {
     "no file": (lambda folder: (folder / FILE).unlink(), UsageError, "no model in"),
     "a file cut short": (written(b"x"), TranslationError, FILE),
     "other weights": (other_weights, TranslationError, "damaged since"),
@@ -127,7 +121,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], type[TranslationError], str]]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_what_is_wrong_with_a_folder_is_told_in_a_line(folder: Path, damage: str) -> None:
+def test_what_is_wrong_with_a_folder_is_told_in_a_line(folder, damage):
     spoil, kind, words = DAMAGES[damage]
     spoil(folder)
     with pytest.raises(kind, match=words) as told:

@@ -4,12 +4,10 @@ that change nothing, ends as asked.
 
 import math
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from tests.support.bounds import (
     assert_close_in_float32,
@@ -46,7 +44,7 @@ from translation.training.step import POSITIONS_AT_ONCE, Muon, optimisers_of, sm
     "positions", [1, 3, POSITIONS_AT_ONCE - 1, POSITIONS_AT_ONCE, 2 * POSITIONS_AT_ONCE + 1]
 )
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_the_loss_and_its_gradients_are_those_of_torch(positions: int, smoothing: float) -> None:
+def test_the_loss_and_its_gradients_are_those_of_torch(positions, smoothing):
     torch.manual_seed(0)
     expected = torch.randint(0, 11, (positions,))
     ours = [
@@ -58,14 +56,14 @@ def test_the_loss_and_its_gradients_are_those_of_torch(positions: int, smoothing
     wanted = nn.functional.cross_entropy(
         scores, expected, label_smoothing=smoothing, reduction="sum"
     )
-    (3 * loss).backward()  # type: ignore[no-untyped-call]
-    (3 * wanted).backward()  # type: ignore[no-untyped-call]
+    (3 * loss).backward()
+    (3 * wanted).backward()
     assert_close_in_float64(loss, wanted)
     for mine, other in zip(ours, theirs, strict=True):
         assert_close_in_float64(mine.grad, other.grad)
 
 
-def test_the_rate_of_inverse_sqrt_is_equation_3_and_peak_moves_it() -> None:
+def test_the_rate_of_inverse_sqrt_is_equation_3_and_peak_moves_it():
     config = TrainingConfig(schedule="inverse_sqrt", warmup=4000)
     for step in (1, 17, 4000, 4001, 100_000):
         published = 512**-0.5 * min(step**-0.5, step * 4000**-1.5)
@@ -74,7 +72,7 @@ def test_the_rate_of_inverse_sqrt_is_equation_3_and_peak_moves_it() -> None:
         assert math.isclose(moved, published * 0.005 / learning_rate(4000, 0.5, 512, config))
 
 
-def test_the_linear_rate_falls_to_0_at_the_end_of_the_budget() -> None:
+def test_the_linear_rate_falls_to_0_at_the_end_of_the_budget():
     config = TrainingConfig(warmup=0.25, peak=0.008)
     rates = [learning_rate(1, done, 512, config) for done in (0.0, 0.125, 0.25, 0.5, 0.75, 1.0)]
     assert rates == in_float64([0.0, 0.004, 0.008, 0.008 * 2 / 3, 0.008 / 3, 0.0])
@@ -96,19 +94,19 @@ def test_the_linear_rate_falls_to_0_at_the_end_of_the_budget() -> None:
     ],
     ids=str,
 )
-def test_a_training_that_cannot_be_is_refused(wrong: dict[str, Any], words: str) -> None:
+def test_a_training_that_cannot_be_is_refused(wrong, words):
     with pytest.raises(UsageError, match=words):
         replace(CONFIG, **wrong)
 
 
 @pytest.fixture
-def gradients(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+def gradients(monkeypatch):
     """What Adam was given: weights cannot tell, as it makes as much of the
     noise of a float as of a gradient.
     """
-    seen: list[Tensor] = []
+    seen = []
 
-    def looked(optimiser: torch.optim.Adam) -> None:
+    def looked(optimiser):
         seen.append(
             torch.cat([each.grad.flatten() for each in optimiser.param_groups[0]["params"]])
         )
@@ -124,8 +122,8 @@ WHOLE = replace(
 
 
 def test_gradients_are_per_real_target_token_in_however_many_batches_and_clipped(
-    tmp_path: Path, gradients: list[Tensor]
-) -> None:
+    tmp_path, gradients
+):
     parts = len(batch_indices(examples(), 512, None))
     assert parts > 1
     ways = (WHOLE, replace(WHOLE, batch_tokens=512, accumulate=parts), replace(WHOLE, clip=0.01))
@@ -134,7 +132,7 @@ def test_gradients_are_per_real_target_token_in_however_many_batches_and_clipped
     network = drawn(dropout=0.0)
     batch = batch_of(examples(), batch_indices(examples(), 100_000, None)[0])
     decoded, _ = network(batch.source, batch.target_input)
-    scores = network.logits(decoded).flatten(0, 1)  # type: ignore[operator]
+    scores = network.logits(decoded).flatten(0, 1)
     nn.functional.cross_entropy(scores, batch.target_output.flatten(), ignore_index=0).backward()
     wanted = torch.cat(
         [each.grad.flatten() for each in network.parameters() if each.grad is not None]
@@ -148,14 +146,14 @@ def test_gradients_are_per_real_target_token_in_however_many_batches_and_clipped
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["keep_weights", "save_state", "drop_older_weights"])
 def test_a_training_that_ends_within_the_keeping_of_a_check_goes_on_as_if_it_had_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
+    tmp_path, monkeypatch, what
+):
     config = replace(CONFIG, accumulate=2)
     whole, told = list[Check](), list[Check]()
     undisturbed, end = trained(tmp_path / "whole", config, on_check=whole.append)
     after, calls = getattr(checkpoints, what), list[int]()
 
-    def ended(*arguments: object) -> None:
+    def ended(*arguments):
         calls.append(1)
         after(*arguments)
         if len(calls) == 2:
@@ -172,7 +170,7 @@ def test_a_training_that_ends_within_the_keeping_of_a_check_goes_on_as_if_it_had
     assert len([*(tmp_path / "broken").glob("step-*")]) == CONFIG.average
 
 
-def judged_as(monkeypatch: pytest.MonkeyPatch, *losses: float) -> None:
+def judged_as(monkeypatch, *losses):
     """Let these be the losses of validation: of each check, then of the weights
     that may be saved.
     """
@@ -194,8 +192,8 @@ def judged_as(monkeypatch: pytest.MonkeyPatch, *losses: float) -> None:
     ids=str,
 )
 def test_of_the_last_their_means_and_the_best_check_the_best_is_saved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, losses: tuple[float, ...], saved: list[int]
-) -> None:
+    tmp_path, monkeypatch, losses, saved
+):
     judged_as(monkeypatch, *losses)
     monkeypatch.setattr(loop, "SHORT_AVERAGE", 2)
     network, progress = trained(tmp_path, replace(CONFIG, warmup=5, average=4))
@@ -209,9 +207,9 @@ def test_of_the_last_their_means_and_the_best_check_the_best_is_saved(
 
 
 @pytest.mark.slow
-def test_a_finished_training_trains_nothing_more_and_a_longer_one_goes_on(tmp_path: Path) -> None:
+def test_a_finished_training_trains_nothing_more_and_a_longer_one_goes_on(tmp_path):
     first, end = trained(tmp_path)
-    told: list[Check] = []
+    told = []
     again, still = trained(tmp_path, on_check=told.append)
     assert (told, still) == ([], end)
     assert same(again, first)
@@ -221,8 +219,8 @@ def test_a_finished_training_trains_nothing_more_and_a_longer_one_goes_on(tmp_pa
 
 @pytest.mark.slow
 def test_a_training_of_minutes_is_checked_and_ends_by_the_clock_and_says_how_it_goes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(loop, "MESSAGE_INTERVAL_S", 0.0)
     told, words = list[Check](), list[str]()
     timed = replace(
@@ -242,7 +240,7 @@ def test_a_training_of_minutes_is_checked_and_ends_by_the_clock_and_says_how_it_
 
 
 @pytest.mark.slow
-def test_validation_depends_on_no_batches_and_leaves_the_mode() -> None:
+def test_validation_depends_on_no_batches_and_leaves_the_mode():
     network = drawn(dropout=0.5)
     for mode in (True, False):
         network.train(mode)
@@ -252,22 +250,20 @@ def test_validation_depends_on_no_batches_and_leaves_the_mode() -> None:
         assert network.training is mode
 
 
-def test_a_loss_that_is_no_number_is_told_in_a_line(tmp_path: Path) -> None:
+def test_a_loss_that_is_no_number_is_told_in_a_line(tmp_path):
     network, context = drawn(), TrainingContext(folder=tmp_path, key="made")
     next(network.parameters()).data.fill_(math.nan)
     with pytest.raises(TranslationError, match=r"^the loss is nan .*training\.peak"):
         train_network(network, WIDTH, examples(), examples(2, 24), CONFIG, context)
 
 
-def test_a_batch_without_memory_for_it_is_told_in_a_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_without_memory_for_it_is_told_in_a_line(tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "batch_of", lambda *_: torch.empty(2**55))
     with pytest.raises(TranslationError, match=r"^out of memory .*batch_tokens .*\[network\]"):
         trained(tmp_path)
 
 
-def test_muon_updates_as_torch_does() -> None:
+def test_muon_updates_as_torch_does():
     torch.manual_seed(0)
     shapes = ((8, 5), (8, 5), (5, 8), (6, 6))
     ours = [nn.Parameter(torch.randn(shape)) for shape in shapes]
@@ -287,7 +283,7 @@ def test_muon_updates_as_torch_does() -> None:
         assert (one - other).abs().max() < 0.002  # torch multiplies in bfloat16
 
 
-def test_muon_moves_matrices_and_leaves_the_rest_to_adam() -> None:
+def test_muon_moves_matrices_and_leaves_the_rest_to_adam():
     network = nn.Sequential(nn.Embedding(9, 8), nn.Linear(8, 16))
     adam, muon = optimisers_of(network, "muon")
     assert [each.shape for each in adam.param_groups[0]["params"]] == [(9, 8), (16,)]

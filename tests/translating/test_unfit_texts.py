@@ -4,11 +4,9 @@ alone, with its reason; the others do not.
 
 import json
 import re
-from collections.abc import Sequence
 
 import pytest
 import torch
-from sqlalchemy import Engine
 
 from db.engine import reading, transaction
 from db.errors import StoreUsageError
@@ -16,7 +14,6 @@ from db.rows import translations
 from db.rows.translations import MOST_CHARACTERS, queue_texts, take_texts
 from db.tables import LONGEST_TEXT
 from flows.translating.worker import work_off
-from tests.support.commands import Command
 from tests.support.kinds import sqlite_alone
 from tests.support.recipe import SOURCES
 from translation.decoding.beam_search import Search
@@ -33,7 +30,7 @@ NO_TEXT = {
 LONG = f"'a' || char(0) || '{'bano lume. ' * 100_000}'"
 
 
-def inserted(engine: Engine, values: Sequence[str]) -> None:
+def inserted(engine, values):
     """As an outside program does."""
     with transaction(engine) as conn:
         for value in values:
@@ -52,8 +49,8 @@ def inserted(engine: Engine, values: Sequence[str]) -> None:
     ids=[*NO_TEXT, "long"],
 )
 def test_what_is_no_text_fails_alone_with_its_reason_and_can_be_listed(
-    engine: Engine, value: str, reason: str, translate: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    engine, value, reason, translate, monkeypatch
+):
     monkeypatch.setenv("DTML_DATABASE_URL", engine.url.render_as_string())
     inserted(engine, [f"'{SOURCES[0]}'", value, f"'{SOURCES[1]}'"])
     assert translate("jobs")[0] == 0
@@ -67,7 +64,7 @@ def test_what_is_no_text_fails_alone_with_its_reason_and_can_be_listed(
 @pytest.mark.slow
 @pytest.mark.usefixtures("home")
 @sqlite_alone
-def test_the_name_of_a_model_that_is_no_text_keeps_no_other_waiting(engine: Engine) -> None:
+def test_the_name_of_a_model_that_is_no_text_keeps_no_other_waiting(engine):
     with transaction(engine) as conn:
         conn.exec_driver_sql(
             "insert into translation_text (model, text) values (cast(x'ff' as text), 'bano')"
@@ -77,7 +74,7 @@ def test_the_name_of_a_model_that_is_no_text_keeps_no_other_waiting(engine: Engi
     assert take_texts(engine, "worker", None, 9) == []
 
 
-def test_texts_taken_at_once_are_so_many_characters_together(engine: Engine) -> None:
+def test_texts_taken_at_once_are_so_many_characters_together(engine):
     inserted(engine, [f"'{'a' * LONGEST_TEXT}'"] * 7)
     taken = take_texts(engine, "worker", ["tiny"], 99)
     assert sum(len(each["text"]) for each in taken) == MOST_CHARACTERS
@@ -92,9 +89,7 @@ def test_texts_taken_at_once_are_so_many_characters_together(engine: Engine) -> 
     ],
     ids=["too long", "half a pair of UTF-16"],
 )
-def test_what_no_worker_would_translate_is_refused_when_it_is_queued(
-    engine: Engine, wrong: str, reason: str
-) -> None:
+def test_what_no_worker_would_translate_is_refused_when_it_is_queued(engine, wrong, reason):
     with (
         pytest.raises(StoreUsageError, match=rf"^text 2 of 3,.*no text .*:.*{reason}"),
         transaction(engine) as conn,

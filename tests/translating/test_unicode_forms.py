@@ -4,8 +4,6 @@ text.
 
 import unicodedata
 from itertools import product
-from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pytest
@@ -17,8 +15,7 @@ from translation.decoding.beam_search import Search
 from translation.scoring import compare, score
 from translation.translate import translate
 
-Form = Literal["NFC", "NFD"]
-FORMS: tuple[Form, Form] = ("NFC", "NFD")
+FORMS = ("NFC", "NFD")
 # Each a reference and a translation that is nearly right.
 TEXTS = {
     "French": ("Où l'été gêne, un hôtel naît à côté.", "Où l'été gêne, un hôtel brûle à côté."),
@@ -34,12 +31,12 @@ TEXTS = {
 }
 
 
-def in_form(form: Form, *texts: str) -> list[str]:
+def in_form(form, *texts):
     return [unicodedata.normalize(form, text) for text in texts]
 
 
 @pytest.mark.parametrize("language", TEXTS)
-def test_every_figure_is_the_same_in_every_form(language: str) -> None:
+def test_every_figure_is_the_same_in_every_form(language):
     expected, ours = TEXTS[language]
     written = [[ours, expected]]  # some letters of these are in no form
     forms = [*written, *(in_form(form, ours, expected) for form in FORMS)]
@@ -52,7 +49,7 @@ def test_every_figure_is_the_same_in_every_form(language: str) -> None:
     assert (compared.difference, compared.p) == (0, 1)
 
 
-def test_pairs_are_read_alike_in_every_form(tmp_path: Path) -> None:
+def test_pairs_are_read_alike_in_every_form(tmp_path):
     table = tmp_path / "table.tsv"
     composed = [("été", "summér"), ("clé", "kéy"), ("été", "summér"), ("clé", "clé")]
     forms = zip(FORMS * 2, (FORMS[::-1]) * 2, strict=True)
@@ -67,7 +64,7 @@ def test_pairs_are_read_alike_in_every_form(tmp_path: Path) -> None:
     assert kept.dropped == {"repeated": 1, "same on both sides": 1}
 
 
-def test_a_vocabulary_and_an_encoded_corpus_do_not_depend_on_the_form(tmp_path: Path) -> None:
+def test_a_vocabulary_and_an_encoded_corpus_do_not_depend_on_the_form(tmp_path):
     found = []
     for form in FORMS:
         recipe = recipe_of(tmp_path / form)
@@ -83,9 +80,7 @@ def test_a_vocabulary_and_an_encoded_corpus_do_not_depend_on_the_form(tmp_path: 
 @pytest.mark.slow
 @pytest.mark.one_case
 @pytest.mark.parametrize("language", TEXTS)
-def test_a_text_has_the_same_translation_in_every_form(
-    monkeypatch: pytest.MonkeyPatch, language: str
-) -> None:
+def test_a_text_has_the_same_translation_in_every_form(monkeypatch, language):
     monkeypatch.setattr("translation.translate.MAX_PIECES", 40)
     model, text = model_of(drawn(5).double()), f"{'! '.join(TEXTS[language])} " * 3
     how = Search(beams=2, best=2)
@@ -93,7 +88,7 @@ def test_a_text_has_the_same_translation_in_every_form(
     assert composed == decomposed
 
 
-def test_what_a_network_spells_in_parts_is_composed() -> None:
+def test_what_a_network_spells_in_parts_is_composed():
     letter = tokenizer().encode("e")
     *_, first_byte, second_byte = tokenizer().encode("\u0301")
     assert tokenizer().decode([*letter, first_byte, second_byte]) == "\u00e9"
