@@ -271,8 +271,10 @@ def installed_feeds() -> dict[str, "EntryPoint"]:
 
 def _source(name: str) -> str:
     # Whether the file exists is seen when it is opened.
+    if name in get_args(SourceName) or is_feed_file(name):
+        return name
     known = [*get_args(SourceName), *installed_feeds()]
-    if name not in known and not is_feed_file(name):
+    if name not in known:
         raise ValueError(
             f"unknown {shown(name)}{nearest(name, known)}; use one of {', '.join(sorted(known))}, "
             "or a file of your own such as mine.py"
