@@ -11,7 +11,7 @@ from benchmarks.data_axis import BASE, reach
 from dtml import training as fitting
 from dtml.checkpoints import Ensemble, load_ensemble, save_ensemble
 from dtml.errors import DtmlError, UsageError
-from dtml.experiments import Experiment, vary
+from dtml.experiments import Experiment, nightly_of, vary
 from dtml.inference import choose_device, predict
 from dtml.model import DTML
 from dtml.training import (
@@ -163,6 +163,13 @@ def test_a_checkpoint_that_is_missing_changed_or_foreign_is_refused(ensemble, tm
 def test_an_impossible_configuration_is_the_users_mistake(overrides):
     with pytest.raises(UsageError):
         vary(Experiment(), overrides)
+
+
+def test_a_night_s_network_reads_bars_as_the_market_s_file_says():
+    experiment = nightly_of({"epochs": 3}, z_close="raw", returns="close", max_return=0.2)
+    windows = experiment.windows
+    assert (windows.z_close, windows.returns, windows.max_return) == ("raw", "close", 0.2)
+    assert experiment.training.epochs == 3
 
 
 def test_a_device_that_is_not_there_is_an_error():

@@ -134,6 +134,8 @@ def test_one_changed_bit_is_found_and_named(ranking_context, tmp_path):
     with undone(ranking_context.engine, copies):
         change_a_bit_of_the_weights()
         assert found(ranking_context) == OF_BOTH
+        since = check(ranking_context.engine, ranking_context.name, first=FOLLOWING)[1]
+        assert named(since) == {each for each in OF_BOTH if each[0] == 2}
     assert found(ranking_context) == set()
 
 
