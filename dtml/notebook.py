@@ -191,6 +191,13 @@ class Study:
         can be ranked, too few sessions precede `first`, the bars end before `last`, or your file
         fails.
         """
+        is_named = isinstance(estimator, str | Path)
+        if not is_named and not hasattr(estimator, "fit") and not hasattr(estimator, "forward"):
+            raise UsageError(
+                f"{estimator!r} has neither fit nor forward: give an estimator of scikit-learn, a "
+                f"torch module, the path of a file of your own, or one of the rules "
+                f"{', '.join(RULES)}"
+            )
         history = self._history
         last_day = pd.Timestamp(last or self._panel.sessions[-1])
         walk_folds = folds(history, pd.Timestamp(first), last_day)
@@ -199,7 +206,7 @@ class Study:
             name: np.where(history.there, rule_scores(history.features, name), np.nan)
             for name in RULES
         }
-        if not isinstance(estimator, str | Path):
+        if not is_named:
             # [sessions stocks], NaN on days that no fold scores and for stocks that are not ranked.
             scores = np.full_like(history.outcome, np.nan)
             for fold in walk_folds:
@@ -210,7 +217,7 @@ class Study:
                     history.features[fold.scored],
                     history.there[fold.scored],
                 )
-        elif isinstance(estimator, str) and estimator in RULES:
+        elif estimator in RULES:
             scores = rules[estimator]
         else:  # a path, or a text that is the name of no rule and so taken for a path
             spans = [(fold.trained, fold.scored) for fold in walk_folds]
@@ -222,7 +229,6 @@ class Study:
             own = _own(estimator)
             scores, _last_model = own.walk(self._panel, history.there, history.relative, spans)
         days = slice(walk_folds[0].scored.start, walk_folds[-1].scored.stop)
-        is_named = isinstance(estimator, str | Path)
         name = str(estimator) if is_named else type(estimator).__name__
         return Walked(
             name,

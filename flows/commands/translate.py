@@ -370,11 +370,12 @@ def models() -> Answer:
     """
     import pandas as pd
 
+    cards = folder.cards()
+    if not cards:
+        return Answer(["There is no model yet: `dtml translate demo` trains one in a minute."], [])
     with reading(open_reader_or_new()) as conn:
         scores = read(conn, "translation_score", order="model, scored_at, id")
-    rows = [model_row(card, scores) for card in folder.cards()]
-    if not rows:
-        return Answer(["There is no model yet: `dtml translate demo` trains one in a minute."], [])
+    rows = [model_row(card, scores) for card in cards]
     formats = {"validation BLEU": "{:.1f}".format}
     return Answer(
         [ConsoleTable(pd.DataFrame(rows), None, formats, prose=("tests", "recipe"))], rows

@@ -37,3 +37,10 @@ def test_a_study_says_what_is_wrong_with_its_days_and_its_leg(files, options, wo
     market, prices = files
     with pytest.raises(UsageError, match=words):
         Study(market, prices=prices, **options)
+
+
+def test_a_walk_says_what_an_estimator_must_have(files):
+    market, prices = files
+    study = Study(market, FIRST, LAST, prices=prices)
+    with pytest.raises(UsageError, match=r"3 has neither fit nor forward: .*low_volatility"):
+        study.walk(3, FIRST)

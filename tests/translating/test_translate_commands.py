@@ -166,10 +166,10 @@ def test_a_command_names_the_model_that_it_needs_and_the_way_to_one(home, transl
     shutil.copytree(models / "tiny", models / "other")
     for command in (("text", "a"), ("file", "a", "--to", "b"), ("score", "made"), ("queue", "a")):
         assert re.search("2 models:.*other, tiny .*--model", refused(translate, *command))
-    shutil.rmtree(models)
+    shutil.rmtree(home / "data")
     assert "there is no model" in refused(translate, "text", "a")
     code, said, complaint = translate("models")
-    assert (code, complaint) == (0, "")
+    assert (code, complaint, (home / "data").exists()) == (0, "", False)
     assert re.fullmatch("There is no model.*: `dtml translate demo`.*\n", said)
 
 
