@@ -234,7 +234,7 @@ BOMB = b"symbol,date,close\n" + b"AAA,2024-03-04,1\n" * 12_500  # 212 kB
         ("p.csv.xz", lzma.compress),
         ("p.zip", lambda content: in_archive(content, ("p.csv",))),
         ("p.zip", in_archive),
-        ("p.xlsx", in_workbook),
+        pytest.param("p.xlsx", in_workbook, marks=pytest.mark.soak),
         ("p.parquet", in_parquet),
     ],
 )

@@ -85,6 +85,7 @@ def rows(url=None):
         return table_counts(conn)
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("served")
 def test_nights_run_through_prefect_and_a_second_run_adds_no_row_and_says_so(dtml):
     command = ("nightly", "--market-file", "small.toml", "--as-of", AS_OF, "--nights", "2")

@@ -108,6 +108,7 @@ def test_a_market_is_held_by_one_and_let_go_when_its_holder_is_killed(engine, st
     assert which_are_held(engine) == []
 
 
+@pytest.mark.soak
 @postgresql_alone
 def test_a_lock_that_the_server_drops_is_taken_again_and_until_then_nothing_begins(
     engine, store_url

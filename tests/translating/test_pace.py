@@ -18,7 +18,7 @@ A_PAIR = 11 / pace.CHARACTERS + 1  # pieces, as the lines below have eleven char
 NEEDED = 5 * PAIRS * A_PAIR / (60 * MINUTES)  # tokens a second for five epochs in the time
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_size_is_chosen_that_reads_the_pairs_often_enough_in_the_minutes(tmp_path, monkeypatch):
     (tmp_path / "large.tsv").write_text("source line\ttarget line\n" * PAIRS)
     recipe = replace(
