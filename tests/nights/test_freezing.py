@@ -144,6 +144,8 @@ def test_a_night_that_is_run_again_is_a_new_link_that_says_so(context):
     kept = file.read_bytes()
     change(context.engine, f"update night set status = 'running' where as_of = '{FOLLOWING}'")
     assert found(context) == {(2, LINK)}
+    with pytest.raises(ChainFileError, match=f"the night of its last line, {FOLLOWING}"):
+        begin(context.engine, context.name, None)
     run_night(context, FOLLOWING)
     links, changes = check(context.engine, context.name)
     assert changes == []

@@ -187,6 +187,7 @@ def test_a_day_lost_for_all_tickers_is_said_the_same_night_in_one_sentence(conte
     # It comes after all.
     fetch_and_compare(mine, THIRD, whole=True)
     assert rows(mine, THIRD) == []
+    assert said_in_status(mine) == "files agrees"
 
 
 @pytest.mark.soak

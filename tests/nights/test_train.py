@@ -16,6 +16,7 @@ from db.rows import runs
 from db.rows.runs import latest_trained
 from dtml.errors import DtmlError
 from dtml.experiments import vary
+from dtml.training import fit_members
 from flows.nightly import train
 from flows.nightly.context import Tonight, stored_bars
 from flows.nightly.fetch import fetch_bars
@@ -92,6 +93,24 @@ def test_a_past_night_never_uses_a_later_model(context):
     assert early.run_id != late.run_id
     assert load_model(context, date(2024, 7, 8)).run_id == early.run_id
     assert load_model(context, date(2024, 7, 9)).run_id == late.run_id
+
+
+def test_a_warm_start_begins_with_the_weights_of_the_model_before(context, monkeypatch):
+    begun = []
+
+    def fit(*spans, begin, **how):
+        begun.append(begin)
+        return fit_members(*spans, begin=begin, **how)
+
+    monkeypatch.setattr(train, "fit_members", fit)
+    warm = replace(context, experiment=vary(context.experiment, {"warm_start": True}))
+    fetch_bars(warm, date(2024, 7, 9))
+    first = train_model(Tonight(warm, AS_OF))
+    train_model(Tonight(warm, date(2024, 7, 9)))
+    assert begun[0] is None
+    for seed, weights in enumerate(begun[1]):
+        for name, value in first.ensemble.weights.items():
+            assert weights[name].equal(value[seed])
 
 
 def test_no_price_after_as_of_moves_a_weight(context):

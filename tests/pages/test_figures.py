@@ -2,11 +2,12 @@
 
 from typing import get_args
 
+import pandas as pd
 import pytest
 
 from dtml.baselines.naive_rules import MODEL, NAIVE_RULES
 from dtml.markets.definition import RelativeName
-from dtml.pages.charts import MODELS
+from dtml.pages.charts import MODELS, stretches
 from dtml.pages.figures import NAMES, ci, interval, named, quoted
 from dtml.pages.rendering import markdown
 from dtml.ranking.features import RULES
@@ -55,3 +56,16 @@ def test_a_table_in_markdown_has_each_value_below_its_heading():
         "| --- | --- |",
         "| a\\|b | 50.0 % [40.0, 60.0] |",
     ]
+
+
+@pytest.mark.parametrize(
+    ("days", "expected"),
+    [
+        ([0], [0]),
+        ([0, 1, 2, 3, 24, 46], [0, 0, 0, 0, 0, 1]),  # 21 and 22 days apart
+        ([0, 29, 60, 91, 274], [0, 0, 0, 0, 1]),  # a month each, and half a year
+    ],
+)
+def test_a_line_is_broken_where_values_lack_for_longer_than_an_exchange_is_closed(days, expected):
+    sessions = pd.Timestamp("2024-01-31") + pd.to_timedelta(days, unit="D")
+    assert stretches(sessions).tolist() == expected

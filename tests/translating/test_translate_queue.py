@@ -140,6 +140,7 @@ def test_texts_are_queued_by_the_command_a_file_or_plain_sql_and_worked_off_by_t
         kept = conn.execute(sa.text("select attention from translation_text")).scalars().all()
     for attention in kept:
         (part,) = json.loads(attention) if isinstance(attention, str) else attention
+        assert len(part["weights"]) == len(part["target"])
         assert all(sum(row) == pytest.approx(1, abs=0.01) for row in part["weights"])
     code, said, _ = translate("jobs", "--status", "failed", "--json")
     assert json.loads(said)["texts"] == []
