@@ -5,6 +5,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+import torch
 
 from dtml.evaluation.ranking import rank_ics
 from dtml.networks import NETWORKS
@@ -18,10 +19,10 @@ from dtml.ranking.rankers import (
     load_rankers,
     save_rankers,
 )
-from dtml.ranking.relative import RelativeConfig, RelativeModelConfig, fit_relative
+from dtml.ranking.relative import RelativeConfig, RelativeModelConfig, fit_relative, windows_of
 from dtml.ranking.walk import History
-from dtml.training import TrainingConfig
-from tests.support.bounds import assert_arrays_close_in_float64
+from dtml.training import Span, TrainingConfig
+from tests.support.bounds import assert_arrays_close_in_float64, in_float32
 from tests.support.panels import SESSIONS, made_bars, made_panel, reverting
 
 pytestmark = pytest.mark.slow
@@ -61,6 +62,23 @@ def test_every_loss_finds_an_order_that_is_there(loss):
     config = replace(SMALL, seeds=1, model=shape, training=replace(BRISK, epochs=10))
     model = fit_relative(reverting(), TRAINED, config)
     assert mean_ic(scores_of(model, reverting()), reverting()) > 0.2  # .47 to .55 in three markets
+
+
+def test_a_loss_is_the_network_s_own_or_what_the_day_s_correlation_lacks():
+    windows = windows_of(reverting(), SMALL, TRAINED)
+    batch = Span.of(windows, "all", torch.device("cpu")).batch(torch.arange(5))
+    penalty = torch.tensor(0.3)
+    own, correlation = (
+        replace(SMALL.model, loss=loss, settings={"dropout": 0.0}).build(len(windows.symbols))
+        for loss in ("own", "correlation")
+    )
+    assert own.objective(batch, penalty).equal(own.asked.objective(batch, penalty))
+    scores = correlation.logits(batch.rows, batch.windows, batch.observed)
+    of_days = [
+        np.corrcoef(score[is_counted].detach(), rank[is_counted])[0, 1]
+        for score, rank, is_counted in zip(scores, batch.movement, batch.counted, strict=True)
+    ]
+    assert correlation.objective(batch, penalty).item() == in_float32(1 - np.mean(of_days))
 
 
 @pytest.mark.by_quarters
