@@ -78,9 +78,7 @@ def test_one_process_at_a_time_makes_a_backtest_and_a_rerun_trains_nothing_and_a
 @pytest.mark.parametrize(
     ("run_request", "store_url"), [("shared", "sqlite"), ("per_stock", "postgresql")], indirect=True
 )
-def test_a_prediction_of_a_backtest_is_the_one_that_its_night_makes(
-    run_request,
-):
+def test_a_prediction_of_a_backtest_is_the_one_that_its_night_makes(run_request):
     last = date(2024, 3, 14)  # in the second fold
     backtest = backtest_of(run_request, last=last)
     run_study(backtest)
@@ -145,9 +143,7 @@ def test_an_interrupted_backtest_goes_on_at_the_fold_it_was_in(run_request):
 
 
 @pytest.mark.soak
-def test_a_night_that_would_be_refused_has_no_prediction_and_its_reason_is_kept(
-    run_request,
-):
+def test_a_night_that_would_be_refused_has_no_prediction_and_its_reason_is_kept(run_request):
     backtest = backtest_of(run_request)
     with backtest.context.engine.begin() as conn:
         conn.exec_driver_sql(
@@ -204,9 +200,7 @@ def test_spans_that_cannot_be_walked_are_the_users_mistake(run_request):
 
 
 @pytest.mark.soak
-def test_what_a_backtest_reads_decides_which_it_is_and_nothing_else_does(
-    run_request,
-):
+def test_what_a_backtest_reads_decides_which_it_is_and_nothing_else_does(run_request):
     """A portfolio compares no price before a rejected leap with one after it."""
     context = context_of(run_request)
     first = run_study(backtest_of(run_request))

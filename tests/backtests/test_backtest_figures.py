@@ -51,9 +51,7 @@ def stored_returns(backtest):
 
 
 @pytest.mark.soak
-def test_what_other_backtests_of_the_market_tried_deflates_the_next_one(
-    run_request,
-):
+def test_what_other_backtests_of_the_market_tried_deflates_the_next_one(run_request):
     trials = []
     for backtest in (unusual(run_request), backtest_of(run_request, retrain_every=20)):
         result = run_study(backtest)

@@ -168,9 +168,7 @@ def test_a_store_without_a_span_says_what_to_fetch(whole):
 
 @pytest.mark.soak
 @sqlite_alone
-def test_a_set_that_is_known_to_end_early_is_scored_to_its_last_bar_and_says_so(
-    whole,
-):
+def test_a_set_that_is_known_to_end_early_is_scored_to_its_last_bar_and_says_so(whole):
     fetch_bars(whole, date(2024, 6, 14))
     paper = replace(DTML_ALONE, data_until=date(2024, 6, 14), notes=("prices end on 2024-06-14",))
     found = run_study(PublishedExperiment(whole, paper, seeds=(0,)))

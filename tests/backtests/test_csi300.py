@@ -55,9 +55,7 @@ def files(tmp_path, engine, monkeypatch):
 @pytest.mark.soak
 @pytest.mark.slow
 @sqlite_alone
-def test_our_rankers_stand_beside_the_published_figures_and_what_differs_is_said(
-    files,
-):
+def test_our_rankers_stand_beside_the_published_figures_and_what_differs_is_said(files, command):
     found = run_study(Csi300(files, (), 1))
     assert (found.row["leg"], found.row["folds"]) == ("second_close", 1)
     assert found.row["first"] == date(2016, 1, 4)
@@ -78,6 +76,10 @@ def test_our_rankers_stand_beside_the_published_figures_and_what_differs_is_said
     assert published[1:] == (".0469", ".3877", ".0448", ".3660")
     again = run_study(Csi300(files, (), 1))
     assert again.row["read_at"] == found.row["read_at"]  # stored, and not made again
+    of_files = [f"--{name}={file}" for name, file in vars(files).items()]
+    code, said, mistake = command("benchmark", "csi300", *of_files, "--markdown")
+    assert code == 0, mistake
+    assert said.count("LightGBM, Alpha158 (published") == 1
 
 
 def test_the_correlation_of_a_day_is_pearson_s_on_the_stocks_that_have_both():

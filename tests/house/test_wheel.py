@@ -92,12 +92,7 @@ def done(folder, *words):
     return ended.stdout
 
 
-def test_the_wheel_runs_a_night_where_pip_installed_it(
-    built,
-    prefect_api,
-    tmp_path,
-    monkeypatch,
-):
+def test_the_wheel_runs_a_night_where_pip_installed_it(built, prefect_api, tmp_path, monkeypatch):
     """Its dependencies are those of this test run: no test downloads them."""
     monkeypatch.setenv("PREFECT_API_URL", prefect_api)
     environment = by_pip(next(built.glob("*.whl")), tmp_path)

@@ -184,9 +184,7 @@ class ValidationUpToNow(Pipeline):
 
 
 @pytest.mark.parametrize("wrong", [ValidationOverTest, ShuffledSplit, Touching, ValidationUpToNow])
-def test_training_days_too_close_to_those_they_must_not_touch_are_named(
-    wrong,
-):
+def test_training_days_too_close_to_those_they_must_not_touch_are_named(wrong):
     assert not spans_apart(wrong(experiment()), DATED, AT).passed
     assert not spans_apart(Pipeline(experiment(gap_sessions=0)), DATED, AT).passed
     honest = spans_apart(Pipeline(experiment(gap_sessions=3)), DATED, AT)

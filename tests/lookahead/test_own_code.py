@@ -201,9 +201,7 @@ def test_threads_that_ask_at_once_do_not_end_each_other_s_servers():
         np.testing.assert_array_equal(other, one * number)
 
 
-def test_a_damaged_value_is_computed_again_and_another_number_of_features_refused(
-    tmp_path,
-):
+def test_a_damaged_value_is_computed_again_and_another_number_of_features_refused(tmp_path):
     own = IsolatedCode(OwnCode("mine.py", "def f(bars):\n    return bars.close"), tmp_path)
     first = own.values(PANEL, [300])
     (file,) = tmp_path.rglob("*.npy")
@@ -327,9 +325,7 @@ def honest_ranks():
 @pytest.mark.one_case
 @pytest.mark.filterwarnings("ignore:Stochastic Optimizer")
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: type(model).__name__)
-def test_a_fitted_model_is_kept_without_a_pickle_and_scores_the_same_to_the_last_bit(
-    model,
-):
+def test_a_fitted_model_is_kept_without_a_pickle_and_scores_the_same_to_the_last_bit(model):
     loaded = replace(load(OwnCode("mine.py", HONEST)), model=model)
     ranks = honest_ranks()
     relative = ranked(np.where(THERE, outcomes(PANEL, "next_close"), np.nan))

@@ -143,9 +143,7 @@ def f(bars):
 """
 
 
-def test_own_code_that_is_late_is_ended_and_the_next_question_is_answered(
-    monkeypatch,
-):
+def test_own_code_that_is_late_is_ended_and_the_next_question_is_answered(monkeypatch):
     monkeypatch.setenv("DTML_CODE_SECONDS", "1")
     with pytest.raises(OwnCodeError, match="DTML_CODE_SECONDS"):
         IsolatedCode(OwnCode("mine.py", ENDLESS)).values(PANEL, [300])

@@ -45,9 +45,7 @@ def test_a_network_finds_a_planted_pattern(config):
 
 @pytest.mark.slow
 @each_network
-def test_stocks_and_days_do_not_see_each_other_and_nobody_sees_the_index(
-    config,
-):
+def test_stocks_and_days_do_not_see_each_other_and_nobody_sees_the_index(config):
     network, batch = drawn(config), batch_of()
     before = logits(network, batch)
     rows = batch.rows.clone()

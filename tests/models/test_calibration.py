@@ -68,9 +68,7 @@ WORLDS = {
 @pytest.mark.one_case
 @pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS)
-def test_fresh_days_are_covered_at_least_as_often_as_promised_whatever_the_model(
-    world,
-):
+def test_fresh_days_are_covered_at_least_as_often_as_promised_whatever_the_model(world):
     """Stocks rise and fall together, and days have unlike numbers of stocks:
     each day weighs the same.
     """

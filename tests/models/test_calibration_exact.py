@@ -76,9 +76,7 @@ def halves(probability, movement):
 
 
 @pytest.mark.parametrize("seed", [3, 4, 5])
-def test_a_threshold_is_the_smallest_that_leaves_so_many_days_of_shares_without_a_wrong_call(
-    seed,
-):
+def test_a_threshold_is_the_smallest_that_leaves_so_many_days_of_shares_without_a_wrong_call(seed):
     probability, movement = made(seed)
     _, measured = halves(probability, movement)
     found = calibrate(probability, movement)

@@ -41,9 +41,7 @@ TRAIN, VALIDATION, TEST = made_windows(0, 101), made_windows(1, 23), made_window
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_classifier_finds_a_planted_signal_and_says_nothing_of_what_it_cannot_see(
-    kind,
-):
+def test_a_classifier_finds_a_planted_signal_and_says_nothing_of_what_it_cannot_see(kind):
     fitted = fit_classifier(kind, TRAIN, VALIDATION, "published", seed=0)
     found = fitted.probability(TEST)
     np.testing.assert_array_equal(np.isnan(found), ~TEST.observed.numpy())

@@ -51,9 +51,7 @@ def test_days_do_not_see_each_other(day_inputs):
     assert changed.tolist() == [False, False, True, False, False]
 
 
-def test_stocks_are_interchangeable_with_their_own_gains(
-    day_inputs,
-):
+def test_stocks_are_interchangeable_with_their_own_gains(day_inputs):
     stocks, index, observed = day_inputs
     model, moved = make(), make()
     order = torch.randperm(STOCKS)
@@ -64,9 +62,7 @@ def test_stocks_are_interchangeable_with_their_own_gains(
     assert_close_in_float64(run(moved, stocks[:, order], index, observed[:, order])[0], expected)
 
 
-def test_shared_gains_serve_a_universe_of_any_size(
-    day_inputs,
-):
+def test_shared_gains_serve_a_universe_of_any_size(day_inputs):
     stocks, index, observed = day_inputs
     torch.manual_seed(0)
     model = DTML(replace(CONFIG, normalisation="shared"), STOCKS).double().eval()
@@ -118,9 +114,7 @@ def test_which_other_stock_moved_is_seen_through_the_data_axis_alone(day_inputs,
     assert torch.allclose(before, after, rtol=0, atol=1e-12) is not data_axis
 
 
-def test_attention_is_asymmetric_sums_to_one_and_changes_no_prediction(
-    day_inputs,
-):
+def test_attention_is_asymmetric_sums_to_one_and_changes_no_prediction(day_inputs):
     stocks, index, observed = day_inputs
     observed[:, 3] = False
     model = make()
@@ -132,9 +126,7 @@ def test_attention_is_asymmetric_sums_to_one_and_changes_no_prediction(
     assert not torch.allclose(attention, attention.mT)
 
 
-def test_the_whole_network_is_the_equations_written_out(
-    day_inputs,
-):
+def test_the_whole_network_is_the_equations_written_out(day_inputs):
     """Day by day, stock by stock, with loops where the model has tensors; one
     head, one stock that is not observed.
     """

@@ -27,13 +27,7 @@ from tests.support.bounds import as_drawn, assert_close_in_float32, in_float32
 from tests.support.windows import CPU, MODEL, RECIPE, STOCKS, TRAIN, VALIDATION, WINDOW
 
 
-def fit(
-    seed=0,
-    config=RECIPE,
-    device=CPU,
-    state_folder=None,
-    on_epoch=no_report,
-):
+def fit(seed=0, config=RECIPE, device=CPU, state_folder=None, on_epoch=no_report):
     members = [Member(seed, MODEL, config)]
     return fit_members(
         TRAIN, VALIDATION, members, device=device, state_folder=state_folder, on_epoch=on_epoch
@@ -58,9 +52,7 @@ def test_same_seed_same_weights_whatever_the_global_generator_does():
 
 
 @pytest.mark.slow
-def test_an_interrupted_training_resumes_to_the_weights_of_an_undisturbed_one(
-    tmp_path,
-):
+def test_an_interrupted_training_resumes_to_the_weights_of_an_undisturbed_one(tmp_path):
     def interrupt(_member, epoch):
         if epoch.number == 3:
             raise KeyboardInterrupt
@@ -218,9 +210,7 @@ def test_seeds_side_by_side_on_cuda_have_the_weights_of_seeds_alone():
 
 
 @pytest.mark.slow
-def test_probability_is_the_mean_of_what_the_members_say_and_masked_stocks_get_none(
-    ensemble,
-):
+def test_probability_is_the_mean_of_what_the_members_say_and_masked_stocks_get_none(ensemble):
     found = predict(ensemble, VALIDATION, CPU)
     assert len(found) == int(VALIDATION.observed.sum())
     day, seen = slice(5, 6), VALIDATION.observed[5]

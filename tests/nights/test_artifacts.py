@@ -69,9 +69,7 @@ def events(name):
     return []
 
 
-def test_a_night_leaves_its_scores_who_was_left_out_and_where_its_page_lies(
-    run_request,
-):
+def test_a_night_leaves_its_scores_who_was_left_out_and_where_its_page_lies(run_request):
     from flows.service.flows import nightly
 
     nightly(run_request, AS_OF)

@@ -59,9 +59,7 @@ def restated(since, before):
     return bars
 
 
-def test_missed_nights_are_run_in_order_with_one_fetch_and_never_twice(
-    context,
-):
+def test_missed_nights_are_run_in_order_with_one_fetch_and_never_twice(context):
     after_nights(context, AS_OF)
     asked = len(source_of(context).asked)
     done = catch_up(context, FOLLOWING[-1])
@@ -79,9 +77,7 @@ def test_missed_nights_are_run_in_order_with_one_fetch_and_never_twice(
 
 
 @pytest.mark.soak
-def test_a_refused_night_does_not_keep_the_next_from_running_and_is_named(
-    context,
-):
+def test_a_refused_night_does_not_keep_the_next_from_running_and_is_named(context):
     after_nights(context, AS_OF)
     lacking = FOLLOWING[1]
     poor = replace(
@@ -97,9 +93,7 @@ def test_a_refused_night_does_not_keep_the_next_from_running_and_is_named(
 
 
 @pytest.mark.soak
-def test_a_source_that_fails_refuses_every_missed_night_and_is_asked_once(
-    context,
-):
+def test_a_source_that_fails_refuses_every_missed_night_and_is_asked_once(context):
     after_nights(context, AS_OF)
     limited = LimitedSource(BARS, limited=lambda _: True)
     done = catch_up(replace(context, source=limited), FOLLOWING[2])
@@ -110,9 +104,7 @@ def test_a_source_that_fails_refuses_every_missed_night_and_is_asked_once(
     assert catch_up(context, FOLLOWING[2]).refused == {}
 
 
-def test_a_page_that_cannot_be_written_does_not_keep_the_next_night_from_running(
-    context,
-):
+def test_a_page_that_cannot_be_written_does_not_keep_the_next_night_from_running(context):
     after_nights(context, AS_OF)
     folder = reports_folder() / context.name
     kept = folder.rename(folder.with_name("kept")) if folder.exists() else None
@@ -129,9 +121,7 @@ def test_a_page_that_cannot_be_written_does_not_keep_the_next_night_from_running
 
 
 @pytest.mark.soak
-def test_a_night_sees_what_was_known_before_its_session_opened_where_the_store_has_it(
-    context,
-):
+def test_a_night_sees_what_was_known_before_its_session_opened_where_the_store_has_it(context):
     """Its bars were fetched in the evening; the night was not run; a restatement came later."""
     evenings = [session_close("XNYS", day) + timedelta(hours=2) for day in (AS_OF, *FOLLOWING)]
     fetch_bars(context, AS_OF, known_at=evenings[0])
@@ -191,9 +181,7 @@ def test_a_night_beside_another_process_at_the_market_ends_at_once(context, monk
     assert statuses(context) == {AS_OF: "complete"}
 
 
-def test_a_fetch_of_the_whole_history_finds_what_was_restated_beyond_the_overlap(
-    context,
-):
+def test_a_fetch_of_the_whole_history_finds_what_was_restated_beyond_the_overlap(context):
     fetch_bars(context, AS_OF)
     old = replace(context, source=FrameSource(restated(date(2024, 2, 1), date(2024, 3, 1))))
     assert fetch_bars(old, FOLLOWING[0]).restated == []
@@ -233,9 +221,7 @@ def test_a_session_added_after_a_night_predicted_past_it_has_no_night(context, c
 
 
 @pytest.mark.soak
-def test_the_missed_nights_are_those_since_the_first_complete_one_that_are_not_complete(
-    context,
-):
+def test_the_missed_nights_are_those_since_the_first_complete_one_that_are_not_complete(context):
     last = FOLLOWING[-1]
     # a market without a night has missed none before it
     assert missed_nights(context, last) == [last]
@@ -247,9 +233,7 @@ def test_the_missed_nights_are_those_since_the_first_complete_one_that_are_not_c
 
 
 @pytest.mark.soak
-def test_a_training_due_in_a_night_caught_up_sees_no_more_than_the_night(
-    context,
-):
+def test_a_training_due_in_a_night_caught_up_sees_no_more_than_the_night(context):
     evening = session_close("XNYS", AS_OF) + timedelta(hours=2)
     fetch_bars(context, AS_OF, known_at=evening)
     fetch_bars(

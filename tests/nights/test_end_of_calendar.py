@@ -105,9 +105,7 @@ source = "a test"
 """
 
 
-def test_a_market_of_the_package_goes_on_by_the_calendars_of_the_data_folder(
-    monkeypatch,
-):
+def test_a_market_of_the_package_goes_on_by_the_calendars_of_the_data_folder(monkeypatch):
     last = date(2026, 12, 31)
     end_calendar(monkeypatch, "XSHG", last)
     data_folder().mkdir(parents=True, exist_ok=True)

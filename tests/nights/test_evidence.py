@@ -39,9 +39,7 @@ def night(context):
         return query(conn, "night_directions", market=context.name, as_of=AS_OF)
 
 
-def test_a_night_keeps_what_its_seeds_said_and_what_calibration_makes_of_it(
-    context,
-):
+def test_a_night_keeps_what_its_seeds_said_and_what_calibration_makes_of_it(context):
     said = night(context)
     with reading(context.engine) as conn:
         run = latest_trained(conn, "run", context.name) or {}

@@ -86,9 +86,7 @@ def test_a_source_that_stops_answering_is_asked_for_no_further_part(context, mon
     assert found.stored == found.fetched > 0
 
 
-def test_a_fetch_of_the_whole_history_reaches_to_the_newest_stored_session(
-    context,
-):
+def test_a_fetch_of_the_whole_history_reaches_to_the_newest_stored_session(context):
     """A restatement changes all that lies on one side of it: half of a history
     would be of two scales.
     """
@@ -153,9 +151,7 @@ STORED = (
 RESTATED = f"select session, reason from price_restatement where symbol = '{SYMBOL}'"
 
 
-def test_the_second_of_two_bad_bars_is_withdrawn_when_a_good_one_comes_after_them(
-    context,
-):
+def test_the_second_of_two_bad_bars_is_withdrawn_when_a_good_one_comes_after_them(context):
     days = sessions(4)
     _, first, second, good = days
     mine = replace(context, source=FrameSource(in_pence([first, second])))
@@ -171,9 +167,7 @@ def test_the_second_of_two_bad_bars_is_withdrawn_when_a_good_one_comes_after_the
     )
 
 
-def test_a_stock_whose_bars_were_all_rejected_is_asked_for_as_a_whole(
-    context,
-):
+def test_a_stock_whose_bars_were_all_rejected_is_asked_for_as_a_whole(context):
     wrong = BARS.assign(high=BARS["high"].where(BARS["symbol"] != SILENT, BARS["low"] / 2))
     fetch_bars(replace(context, source=FrameSource(wrong)), AS_OF)
     assert sessions_stored(context, SILENT) == []

@@ -209,11 +209,7 @@ def test_the_command_names_what_has_changed_and_ends_with_1(context, command, tm
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_the_script_of_the_page_checks_the_file_without_the_store(
-    context,
-    monkeypatch,
-    capsys,
-):
+def test_the_script_of_the_page_checks_the_file_without_the_store(context, monkeypatch, capsys):
     file = freeze_two(context)
     head = read_chain(file)[-1].digest
     page = (ROOT / "flows" / "README.md").read_text(encoding="utf-8")

@@ -86,9 +86,7 @@ def test_no_price_after_as_of_moves_a_prediction(context):
     assert made.known_at == of_the_night
 
 
-def test_too_many_missing_stocks_refuse_the_night_and_a_few_are_listed_as_gaps(
-    context,
-):
+def test_too_many_missing_stocks_refuse_the_night_and_a_few_are_listed_as_gaps(context):
     after_nights(context, AS_OF)
     following = next_session("XNYS", AS_OF)
     many = replace(context, source=FrameSource(without(BARS, ["L01", "L02", "F03A"], following)))
@@ -101,9 +99,7 @@ def test_too_many_missing_stocks_refuse_the_night_and_a_few_are_listed_as_gaps(
     assert row["predictions"] == 8
 
 
-def test_a_restated_history_that_does_not_come_whole_is_not_stored_at_all(
-    context,
-):
+def test_a_restated_history_that_does_not_come_whole_is_not_stored_at_all(context):
     after_nights(context, AS_OF)
     restated = BARS.copy()
     restated.loc[restated["symbol"] == "L02", "adj_close"] *= 0.8
@@ -122,9 +118,7 @@ def test_a_restated_history_that_does_not_come_whole_is_not_stored_at_all(
     assert returns.abs().max() < 0.15
 
 
-def test_an_earlier_night_after_a_later_one_fetches_what_was_never_asked_for(
-    context,
-):
+def test_an_earlier_night_after_a_later_one_fetches_what_was_never_asked_for(context):
     after_nights(context, AS_OF)
     earlier = run_night(context, date(2023, 6, 1))
     assert earlier.row["status"] == "complete"

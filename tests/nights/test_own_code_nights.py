@@ -205,9 +205,7 @@ def test_what_fails_ends_its_own_model_with_the_reason_and_never_the_night(
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 @pytest.mark.soak
-def test_a_walk_compares_own_code_with_the_built_in(
-    owned,
-):
+def test_a_walk_compares_own_code_with_the_built_in(owned):
     varied = replace(owned, experiment=vary(owned.experiment, {"train_sessions": 400}))
     run_night(varied, date(2024, 12, 2))
     walk = Walk(varied, Plan(FIRST, LAST))

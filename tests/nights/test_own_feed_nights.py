@@ -175,14 +175,7 @@ def fetch(first, last):
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 @pytest.mark.one_case
 @pytest.mark.parametrize("error", ["ValueError", "URLError"])
-def test_a_secret_of_a_feed_comes_out_nowhere(
-    context,
-    mine,
-    error,
-    monkeypatch,
-    capfd,
-    caplog,
-):
+def test_a_secret_of_a_feed_comes_out_nowhere(context, mine, error, monkeypatch, capfd, caplog):
     mine.write_text(LEAK.format(error=error))
     monkeypatch.setenv("VENDOR_KEY", SECRET)
     feed = CheckedFeed(feed_of(context, mine, "VENDOR_KEY"), context.engine)

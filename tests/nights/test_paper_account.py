@@ -98,9 +98,7 @@ def assert_as(found, whole, nights=MANY):
 
 @pytest.mark.soak
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_many_nights_earn_what_the_backtest_of_their_orders_earns(
-    traded,
-):
+def test_many_nights_earn_what_the_backtest_of_their_orders_earns(traded):
     followed(traded, MANY)
     assert_as(account(traded), backtest(traded))
 
@@ -196,9 +194,7 @@ def orders_of(context, capital, held=None):
 
 
 @pytest.mark.soak
-def test_orders_lead_from_what_is_held_to_what_the_newest_night_wants(
-    traded,
-):
+def test_orders_lead_from_what_is_held_to_what_the_newest_night_wants(traded):
     traded = replace(traded, market=replace(traded.market, trading=replace(TRADING, lot=10)))
     followed(traded, FEW)
     found = orders_of(traded, 100_000.0)

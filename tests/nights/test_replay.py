@@ -115,9 +115,7 @@ def test_a_fetch_that_began_before_a_night_and_ended_after_it_changes_nothing_of
     assert replayed(archive, known_at=LATER).inputs_equal is False
 
 
-def test_the_watermark_of_a_night_is_the_newest_of_all_bars_that_it_read(
-    context,
-):
+def test_the_watermark_of_a_night_is_the_newest_of_all_bars_that_it_read(context):
     old, recent = date(2024, 3, 1), date(2024, 6, 3)
     bars = BARS.copy()
     bars.loc[bars["session"] < pd.Timestamp(recent), "adj_close"] *= 0.9
@@ -259,14 +257,7 @@ def test_a_machine_with_a_gpu_replays_a_night_of_the_cpu_on_the_cpu(archive):
     [(OLDER, 3 * TOLERANCE), (None, 3 * TOLERANCE), (HERE, 3e-8)],
     ids=["too much", "too much of an unknown", "nothing has changed"],
 )
-def test_what_no_rounding_explains_is_a_difference(
-    context,
-    engine,
-    archive,
-    command,
-    computed,
-    by,
-):
+def test_what_no_rounding_explains_is_a_difference(context, engine, archive, command, computed, by):
     after_nights(context, AS_OF)
     change(engine, computed, by)
     found = replayed(archive)

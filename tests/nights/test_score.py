@@ -24,9 +24,7 @@ DAYS = [day.date() for day in sessions_up_to("XNYS", date(2024, 7, 9), 5)]
 
 
 @pytest.mark.soak
-def test_a_naive_rule_is_scored_with_what_was_known_the_session_before(
-    context,
-):
+def test_a_naive_rule_is_scored_with_what_was_known_the_session_before(context):
     after_nights(context, *DAYS)
     with reading(context.engine) as conn:
         counted = day_counts(conn, Tonight(context, DAYS[-1]), DAYS[-1]).loc["all"]
@@ -67,9 +65,7 @@ def test_only_the_model_a_night_was_closed_with_is_scored(context):
 
 
 @pytest.mark.soak
-def test_a_return_without_a_good_bar_is_counted_as_unresolved_and_never_as_correct(
-    context,
-):
+def test_a_return_without_a_good_bar_is_counted_as_unresolved_and_never_as_correct(context):
     after_nights(context, DAYS[0])
     jumped = BARS.copy()
     after = (jumped["symbol"] == "L03") & (jumped["session"] >= pd.Timestamp(DAYS[1]))
@@ -87,9 +83,7 @@ def fetch_history(context, symbol):
 
 
 @pytest.mark.soak
-def test_scores_that_grow_night_by_night_are_those_of_all_nights_counted_at_once(
-    context,
-):
+def test_scores_that_grow_night_by_night_are_those_of_all_nights_counted_at_once(context):
     """A late bar, a corrected close and a night out of order."""
     after_nights(context, DAYS[0])
     run_night(replace(context, source=FrameSource(without(BARS, ["L02"], DAYS[1]))), DAYS[1])

@@ -134,9 +134,7 @@ def said_in_status(context):
 
 
 @pytest.mark.on_postgresql
-def test_what_differs_is_stored_with_both_values_and_a_rerun_replaces_it(
-    second,
-):
+def test_what_differs_is_stored_with_both_values_and_a_rerun_replaces_it(second):
     mine = second(without(bars_with({"close": 1.02}), ["L02"]))
     fetch_and_compare(mine, AS_OF)
     differing = [(STOCK, str(AS_OF), "close"), ("L02", str(AS_OF), "bar")]

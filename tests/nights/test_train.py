@@ -64,17 +64,13 @@ def test_a_training_from_the_same_store_is_the_same_run(context):
     assert [len(member["epochs"]) for member in run["losses"]] == [2, 2]
 
 
-def test_too_little_history_to_train_refuses_the_night_with_what_it_takes(
-    context,
-):
+def test_too_little_history_to_train_refuses_the_night_with_what_it_takes(context):
     short = replace(context, source=FrameSource(BARS[BARS["session"] > pd.Timestamp("2024-03-01")]))
     with pytest.raises(NightRefusedError, match="64 to train on"):
         run_night(short, AS_OF)
 
 
-def test_training_and_validation_days_are_a_gap_apart_and_end_a_gap_before_as_of(
-    context,
-):
+def test_training_and_validation_days_are_a_gap_apart_and_end_a_gap_before_as_of(context):
     fetch_bars(context, AS_OF)
     fetch_bars(context, date(2024, 7, 9))
     bars, _ = stored_bars(context, date(2022, 1, 3), date(2024, 7, 9))
@@ -174,9 +170,7 @@ def test_a_night_whose_model_s_weights_are_lost_trains_them_again(context, how, 
     assert later["run_id"] != model.run_id
 
 
-def test_a_market_that_never_trains_says_in_the_night_s_row_what_to_do(
-    context,
-):
+def test_a_market_that_never_trains_says_in_the_night_s_row_what_to_do(context):
     fetch_bars(context, AS_OF)
     train_model(Tonight(context, AS_OF))
     lose(context)

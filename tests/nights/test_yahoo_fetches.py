@@ -177,9 +177,7 @@ def test_adjusted_closes_that_do_not_come_do_not_replace_those_stored(fetches):
     assert fetches.third.bars("BARE")["adj_close"].notna().all()
 
 
-def test_a_stock_that_never_had_adjusted_closes_is_stored_without_and_said(
-    fetches,
-):
+def test_a_stock_that_never_had_adjusted_closes_is_stored_without_and_said(fetches):
     for fetched in (fetches.first, fetches.second, fetches.third):
         assert fetched.result.unadjusted == ["NEVER"]
     bars = fetches.third.bars("NEVER")
@@ -210,17 +208,13 @@ def test_the_bar_of_a_session_under_way_is_not_stored(fetches):
     assert fetches.second.bars("LIVE").index.max() == pd.Timestamp(SECOND)
 
 
-def test_of_two_rows_of_a_session_the_later_is_stored_until_the_final_one_comes(
-    fetches,
-):
+def test_of_two_rows_of_a_session_the_later_is_stored_until_the_final_one_comes(fetches):
     final = TRADED["AGAIN"].loc[EX, "close"]
     assert fetches.second.bar("AGAIN", SECOND)["close"] == pytest.approx(1.01 * final)
     assert fetches.third.bar("AGAIN", SECOND)["close"] == pytest.approx(final)
 
 
-def test_a_dividend_that_is_adjusted_for_weeks_later_is_warned_of_until_then(
-    fetches,
-):
+def test_a_dividend_that_is_adjusted_for_weeks_later_is_warned_of_until_then(fetches):
     for fetched in (fetches.second, fetches.third, fetches.unadjusted):
         warned = fetched.warnings[["symbol", "reason"]].to_numpy().tolist()
         assert warned == [["LATE", "contradicted_dividend"]]

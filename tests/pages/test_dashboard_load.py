@@ -115,9 +115,7 @@ def test_a_reader_that_does_not_read_is_hung_up_on(site, monkeypatch, caplog):
 
 
 @pytest.mark.timeout(600)
-def test_that_it_is_alive_is_answered_when_every_connection_and_every_worker_is_taken(
-    site,
-):
+def test_that_it_is_alive_is_answered_when_every_connection_and_every_worker_is_taken(site):
     pool = pool_of(site)
     with contextlib.ExitStack() as stack:
         for _ in range(pool.size() + pool._max_overflow):

@@ -33,9 +33,7 @@ def test_every_stock_is_called_once_the_surest_first_and_no_call_is_set_apart():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("threshold", [None, 1.0])
-def test_without_a_band_every_stock_is_called_and_at_the_largest_none(
-    threshold,
-):
+def test_without_a_band_every_stock_is_called_and_at_the_largest_none(threshold):
     directions = stocks()
     found = direction(text := page(directions, threshold=threshold))
     # By the probability that is shown, which is the calibrated one.

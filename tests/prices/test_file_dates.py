@@ -102,9 +102,7 @@ def test_numbers_that_may_be_other_dates_are_refused_with_what_mends_them(values
         FileSource(MARKET, dated(values, tmp_path)).last_session()
 
 
-def test_a_date_that_is_not_in_the_stated_format_is_refused_with_that_format(
-    tmp_path,
-):
+def test_a_date_that_is_not_in_the_stated_format_is_refused_with_that_format(tmp_path):
     stated = replace(MARKET, columns=Columns(date_format="%d.%m.%Y"))
     file = dated(["04.03.2024", "2024-03-05"], tmp_path)
     with pytest.raises(UsageError, match=r"row 2: '2024-03-05'.*format '%d"):
@@ -118,9 +116,7 @@ def test_dates_that_were_written_anew_are_read_in_a_layout_with_others(day, tmp_
     assert FileSource(MARKET, tmp_path / "p.csv").last_session() == FIRST
 
 
-def test_an_index_in_our_own_layout_needs_nothing_that_the_markets_file_states(
-    tmp_path,
-):
+def test_an_index_in_our_own_layout_needs_nothing_that_the_markets_file_states(tmp_path):
     stated = Columns(date_format="excel", decimal=",", separator=";", skip_rows=1)
     table = long(("AAA",), sessions=5)
     written = table.assign(date=DAYS_OF_EXCEL).to_csv(index=False, sep=";", decimal=",")

@@ -313,9 +313,7 @@ def test_a_column_that_seems_to_be_the_volume_is_said_and_then_read(tmp_path):
     assert told.remark() is None
 
 
-def test_what_is_said_of_files_is_printed_whole_and_on_one_line(
-    capsys,
-):
+def test_what_is_said_of_files_is_printed_whole_and_on_one_line(capsys):
     """Rich would take [columns] for markup, and break a long line."""
     said = "the column 'Vol' is left out: [columns] volume = \"Vol\"; " + "read as Stooq " * 30
     announce(SimpleNamespace(notice=said))

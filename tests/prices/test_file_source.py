@@ -121,9 +121,7 @@ def test_dates_are_sessions_of_the_exchange_however_they_are_written(tmp_path, w
     assert bars["session"].dtype == "datetime64[ns]"
 
 
-def test_each_symbol_comes_from_its_own_first_session_to_the_last_one_both_included(
-    tmp_path,
-):
+def test_each_symbol_comes_from_its_own_first_session_to_the_last_one_both_included(tmp_path):
     write_parquet(long(), tmp_path / "prices.parquet")
     first = {"AAA": date(2024, 3, 6), "BRKB": date(2024, 3, 15)}
     bars = FileSource(MARKET, tmp_path / "prices.parquet").fetch(first, date(2024, 3, 18)).bars
@@ -155,9 +153,7 @@ def test_of_an_index_file_with_several_symbols_the_markets_is_taken(tmp_path):
         read(FileSource(MARKET, tmp_path / "prices.csv", tmp_path / "others.csv"))
 
 
-def test_an_index_among_the_prices_is_found_there_and_an_index_file_goes_before_it(
-    tmp_path,
-):
+def test_an_index_among_the_prices_is_found_there_and_an_index_file_goes_before_it(tmp_path):
     write_csv(long(("AAA", "^IDX")), tmp_path / "prices.csv")
     assert FileSource(MARKET, tmp_path / "prices.csv").symbols() == ["AAA"]
     write_csv(long(("^IDX",)), tmp_path / "index.csv")

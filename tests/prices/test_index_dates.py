@@ -75,9 +75,7 @@ def test_a_nights_bars_that_are_stored_beside_another_session_are_refused(contex
     assert set(stored["session"]) == {pd.Timestamp(AS_OF)}
 
 
-def test_stored_bars_that_were_a_session_early_are_replaced_when_all_are_fetched_again(
-    context,
-):
+def test_stored_bars_that_were_a_session_early_are_replaced_when_all_are_fetched_again(context):
     early = redated(BARS, -1, "L02")
     fetch_bars(replace(context, source=FrameSource(early)), AS_OF)
     with pytest.raises(DtmlError, match="`dtml fetch simulated --again`"):
@@ -89,9 +87,7 @@ def test_stored_bars_that_were_a_session_early_are_replaced_when_all_are_fetched
     assert stored["close"].tolist() == true["close"].tolist()
 
 
-def test_a_night_whose_index_is_a_session_early_is_refused_and_stores_no_bar(
-    context,
-):
+def test_a_night_whose_index_is_a_session_early_is_refused_and_stores_no_bar(context):
     early = replace(context, source=FrameSource(redated(BARS, -1, INDEX)))
     with pytest.raises(NightRefusedError, match=rf"index {INDEX} .*1 session early") as caught:
         run_night(early, AS_OF)
@@ -99,9 +95,7 @@ def test_a_night_whose_index_is_a_session_early_is_refused_and_stores_no_bar(
     assert counts(context.engine)["price"] == 0
 
 
-def test_one_stock_with_dates_of_another_time_zone_is_refused_by_its_name(
-    context,
-):
+def test_one_stock_with_dates_of_another_time_zone_is_refused_by_its_name(context):
     mine = BARS["symbol"] == "L02"
     shifted = BARS.assign(
         session=BARS["session"].mask(mine, BARS["session"] - pd.Timedelta(days=1))
@@ -111,9 +105,7 @@ def test_one_stock_with_dates_of_another_time_zone_is_refused_by_its_name(
     assert counts(context.engine)["price"] == 0
 
 
-def test_a_fetch_names_a_stock_with_dates_of_another_session_and_stores_the_warning(
-    context,
-):
+def test_a_fetch_names_a_stock_with_dates_of_another_session_and_stores_the_warning(context):
     """The stocks of the simulated market have no market in common, so that one
     is laid over them here.
     """

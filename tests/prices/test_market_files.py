@@ -19,13 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def mine(
-    tmp_path,
-    engine,
-    store_url,
-    command,
-    monkeypatch,
-):
+def mine(tmp_path, engine, store_url, command, monkeypatch):
     """The file of a market that was fetched into the store of the environment."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DTML_DATABASE_URL", store_url)

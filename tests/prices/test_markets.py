@@ -141,9 +141,7 @@ def test_a_market_over_other_symbols_keeps_what_its_list_knows_and_leaves_the_in
 @pytest.mark.parametrize(
     "symbols", [["A", "A"], ["../A"], ["A//B"], [""], ["a  b"], ["A'--"], ["-A"], ["A.."], ["Ä"]]
 )
-def test_symbols_found_in_prices_are_refused_when_repeated_or_no_symbols(
-    symbols,
-):
+def test_symbols_found_in_prices_are_refused_when_repeated_or_no_symbols(symbols):
     with pytest.raises(UsageError, match="market mine: "):
         _market_with().with_symbols(symbols)
 

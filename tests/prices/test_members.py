@@ -23,15 +23,7 @@ LAST = date(2023, 12, 29)
 AT = pd.Timestamp(LAST)
 
 
-def market_of(
-    folder,
-    rows,
-    *,
-    until="included",
-    more="",
-    columns="symbol,since,until",
-    as_of=LAST,
-):
+def market_of(folder, rows, *, until="included", more="", columns="symbol,since,until", as_of=LAST):
     """Read a market whose table of members has these rows."""
     (folder / "members.csv").write_text(f"{columns}\n{rows}", encoding="utf-8")
     constituents = (
@@ -59,9 +51,7 @@ def test_a_table_with_other_columns_is_refused(tmp_path, columns, complaint):
 ROWS = "A,2022-01-03,{end}\nB,2022-01-03,\nC,2022-07-01,"
 
 
-def test_the_day_until_is_a_members_last_or_the_first_after_it_as_the_file_says(
-    tmp_path,
-):
+def test_the_day_until_is_a_members_last_or_the_first_after_it_as_the_file_says(tmp_path):
     included = market_of(tmp_path, ROWS.format(end="2022-06-30"), more="count = 2")
     excluded = market_of(tmp_path, ROWS.format(end="2022-07-01"), until="excluded")
     assert included.constituents == excluded.constituents
@@ -136,9 +126,7 @@ def test_a_spell_that_is_incomplete_impossible_or_ambiguous_is_refused_by_line_a
     assert "\n" not in message
 
 
-def test_the_text_that_a_store_keeps_makes_the_same_market_without_any_file(
-    tmp_path,
-):
+def test_the_text_that_a_store_keeps_makes_the_same_market_without_any_file(tmp_path):
     rows = "A,2022-01-03,2022-06-30\r\nB,2022-01-03,"
     details = 'symbols = [{ symbol = "B", name = "B plc", sector = "Mines" }]\n'
     market = market_of(tmp_path, rows, more=details)
@@ -171,9 +159,7 @@ def test_an_entry_beside_a_table_only_describes_a_stock_of_it(tmp_path, entry, c
         )
 
 
-def test_a_suffix_that_makes_no_symbol_is_refused_but_of_a_stock_that_does_not_have_it(
-    tmp_path,
-):
+def test_a_suffix_that_makes_no_symbol_is_refused_but_of_a_stock_that_does_not_have_it(tmp_path):
     suffix = 'suffix = "/../x"\n'
     with pytest.raises(UsageError, match=r"constituents\.suffix: 'A/\.\./x' is not a valid symbol"):
         market_of(tmp_path, "A,2022-01-03,", more=suffix)
@@ -253,9 +239,7 @@ def test_stocks_taken_from_the_prices_are_known_as_such_now_and_later(
         assert date_of(market) == dates[universe]
 
 
-def test_a_spell_that_a_later_list_ends_before_its_removal_was_announced_is_found(
-    tmp_path,
-):
+def test_a_spell_that_a_later_list_ends_before_its_removal_was_announced_is_found(tmp_path):
     then = date(2022, 6, 30)
     known = market_of(tmp_path, "A,2022-01-03,\nB,2022-01-03,", as_of=then)
     earlier = [EarlierList(known, day=then)]
@@ -270,9 +254,7 @@ def test_a_spell_that_a_later_list_ends_before_its_removal_was_announced_is_foun
     assert re.search("C was no constituent.*2022-06-30 .*but is in", finding.detail)
 
 
-def test_a_list_that_is_known_for_the_first_time_says_that_it_cannot_be_checked(
-    tmp_path,
-):
+def test_a_list_that_is_known_for_the_first_time_says_that_it_cannot_be_checked(tmp_path):
     market = market_of(tmp_path, "A,2022-01-03,")
     finding = audit_list(market, [EarlierList(market, day=LAST)], AT)
     assert finding.passed is None

@@ -114,9 +114,7 @@ def test_the_file_of_an_option_is_beside_the_user_and_that_of_a_market_beside_th
         known_source("none.py")
 
 
-def test_a_service_keeps_the_variables_that_its_markets_name_and_no_other_secret(
-    monkeypatch,
-):
+def test_a_service_keeps_the_variables_that_its_markets_name_and_no_other_secret(monkeypatch):
     environ = {"VENDOR_KEY": "of the feed", "OTHER_KEY": "of another program", "PATH": "/bin"}
     with monkeypatch.context() as patch:
         patch.setattr("flows.settings.os.environ", environ)

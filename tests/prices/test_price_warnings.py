@@ -48,9 +48,7 @@ def test_a_dividend_that_is_taken_out_whole_is_no_warning_and_one_taken_out_twic
 
 
 @pytest.mark.soak
-def test_a_night_warns_of_a_symbol_in_the_store_and_on_its_page_until_the_source_mends_it(
-    context,
-):
+def test_a_night_warns_of_a_symbol_in_the_store_and_on_its_page_until_the_source_mends_it(context):
     night = run_night(replace(context, source=FrameSource(paying(0.06))), AS_OF)
     assert warned(context) == ["L02"]
     page = night.report.read_text()
@@ -88,9 +86,7 @@ def closes(context, symbol):
     return bars.set_index("session")["close"]
 
 
-def test_stocks_with_the_same_bars_are_named_until_one_of_them_has_its_own(
-    context,
-):
+def test_stocks_with_the_same_bars_are_named_until_one_of_them_has_its_own(context):
     columns = ["open", "high", "low", "close", "adj_close", "volume"]
     twins = BARS.sort_values(["symbol", "session"], ignore_index=True)
     mine, other = (twins["symbol"] == symbol for symbol in ("L03", "F03A"))
@@ -137,9 +133,7 @@ MULTIPLIED = [
 ]
 
 
-def test_a_past_that_is_multiplied_is_named_unless_a_split_or_a_dividend_explains_it(
-    context,
-):
+def test_a_past_that_is_multiplied_is_named_unless_a_split_or_a_dividend_explains_it(context):
     fetch_bars(replace(context, source=FrameSource(PLAIN)), AS_OF)
     before = {symbol: closes(context, symbol).iloc[0] for symbol in STOCKS}
     bars = PLAIN.copy()

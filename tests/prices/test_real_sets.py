@@ -160,9 +160,7 @@ def test_each_real_set_loses_exactly_these_bars_and_warns_of_these_stocks(name):
 
 @pytest.mark.one_case("ftse30")
 @pytest.mark.parametrize("name", SETS)
-def test_no_real_set_is_out_of_step_and_each_is_when_its_index_or_stocks_are_shifted(
-    name,
-):
+def test_no_real_set_is_out_of_step_and_each_is_when_its_index_or_stocks_are_shifted(name):
     """Each seventh stock is moved at a time; of 1,137 stocks five follow no
     market closely enough to show it.
     """

@@ -76,9 +76,7 @@ def test_the_second_source_s_bars_come_under_the_market_s_symbols(tmp_path, symb
     assert closes(tmp_path, OF_FILES + settings) == SAME
 
 
-def test_prices_are_brought_into_the_market_s_currency_and_columns_have_their_own_names(
-    tmp_path,
-):
+def test_prices_are_brought_into_the_market_s_currency_and_columns_have_their_own_names(tmp_path):
     table = write(tmp_path, "AAA", "BRKB", "005930", "INDEX", unit=100)
     write_csv(table.rename(columns={"close": "last"}), tmp_path / "second.csv")
     settings = 'price_unit = 0.01\n[second_source.columns]\nclose = "last"\n'

@@ -163,9 +163,7 @@ def test_an_unknown_calendar_is_the_users_mistake():
         is_session("XXXX", date(2024, 3, 8))
 
 
-def test_a_market_s_file_adds_the_sessions_that_a_calendar_does_not_know_yet(
-    monkeypatch,
-):
+def test_a_market_s_file_adds_the_sessions_that_a_calendar_does_not_know_yet(monkeypatch):
     end_calendar(monkeypatch, "XSHG", date(2025, 12, 31))
     given = Calendar(
         code="XSHG",

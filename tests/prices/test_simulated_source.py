@@ -22,9 +22,7 @@ def bars():
     return SOURCE.bars(LAST)
 
 
-def test_a_longer_history_restates_only_the_adjusted_closes_before_a_split_or_dividend(
-    bars,
-):
+def test_a_longer_history_restates_only_the_adjusted_closes_before_a_split_or_dividend(bars):
     key = ["symbol", "session"]
     until = pd.Timestamp(2021, 3, 11)
     earlier = SOURCE.bars(until.date()).set_index(key).sort_index()
@@ -39,9 +37,7 @@ def test_a_longer_history_restates_only_the_adjusted_closes_before_a_split_or_di
     assert ((restated["max"] == 1) & (restated["min"] == 1)).eq(~acted).all()
 
 
-def test_the_sign_of_the_leaders_last_move_reaches_the_best_possible_accuracy(
-    bars,
-):
+def test_the_sign_of_the_leaders_last_move_reaches_the_best_possible_accuracy(bars):
     market = SOURCE.market
     change = bars.pivot(index="session", columns="symbol", values="adj_close").pct_change(
         fill_method=None
@@ -65,9 +61,7 @@ def test_what_can_be_reached_is_said():
     assert SOURCE.remark().endswith("rank IC of 0.48")
 
 
-def test_it_carries_splits_dividends_halts_and_a_listing_and_every_bar_is_good(
-    bars,
-):
+def test_it_carries_splits_dividends_halts_and_a_listing_and_every_bar_is_good(bars):
     market = load_market("simulated")
     sessions = sessions_between(SOURCE.calendar, SOURCE.market.start, LAST)
     checked = check(

@@ -55,16 +55,7 @@ def fetch(where, first, last, timeout, threads, times):
     return [source.fetch(first, last) for _ in range(times)]
 
 
-def ask_in(
-    environment,
-    where,
-    *,
-    first=None,
-    last=LAST,
-    timeout=5.0,
-    threads=4,
-    times=1,
-):
+def ask_in(environment, where, *, first=None, last=LAST, timeout=5.0, threads=4, times=1):
     """Fetch in a process of its own, which alone sees this environment."""
     asked = first or dict.fromkeys([*where.symbols, where.index.symbol], FIRST)
     with pytest.MonkeyPatch.context() as patch:
@@ -108,9 +99,7 @@ def good():
         )
 
 
-def test_bars_arrive_under_the_markets_symbols_on_sessions_of_the_exchange(
-    good,
-):
+def test_bars_arrive_under_the_markets_symbols_on_sessions_of_the_exchange(good):
     yahoo, (fetched, _) = good
     index = fetched.bars[fetched.bars["symbol"] == "index"].reset_index(drop=True)
     expected = (
@@ -138,9 +127,7 @@ def test_bars_arrive_under_the_markets_symbols_on_sessions_of_the_exchange(
 
 
 @pytest.mark.soak
-def test_every_fetch_asks_once_for_each_symbol_from_its_own_first_session(
-    good,
-):
+def test_every_fetch_asks_once_for_each_symbol_from_its_own_first_session(good):
     yahoo, fetches = good
     assert yahoo.requests == dict.fromkeys(["AAA", "BBB", "CCC", "^IDX"], len(fetches))
     last = str(SESSIONS[11].date())
@@ -229,9 +216,7 @@ RESTATED = {
 
 
 @pytest.mark.parametrize("name", RESTATED)
-def test_a_dividend_and_a_split_restate_the_bars_before_them_and_nothing_else_does(
-    name,
-):
+def test_a_dividend_and_a_split_restate_the_bars_before_them_and_nothing_else_does(name):
     columns, last, factor, expected = RESTATED[name]
     first = SESSIONS[12] if last == SESSIONS[12] else SESSIONS[0]
     stored = pd.concat([history(50).assign(symbol="AAA"), history(90).assign(symbol="BBB")])

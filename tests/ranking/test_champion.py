@@ -72,9 +72,7 @@ def score(context, gain):
 
 
 @pytest.mark.soak
-def test_the_first_champion_is_chosen_by_a_walk_and_speaks_on_the_night(
-    earning,
-):
+def test_the_first_champion_is_chosen_by_a_walk_and_speaks_on_the_night(earning):
     after_nights(earning, AS_OF)
     first = stored(earning)
     assert (first["since"], first["replaced"], first["gain"]) == (TARGET, None, None)
@@ -115,9 +113,7 @@ def test_a_better_candidate_replaces_the_champion_once_and_an_equal_one_does_not
         assert stored(earning, ordered)["predictor"] == "ridge"
 
 
-def test_a_night_run_late_sees_no_later_score_and_changes_no_night_that_was_ordered(
-    earning,
-):
+def test_a_night_run_late_sees_no_later_score_and_changes_no_night_that_was_ordered(earning):
     crown(earning)
     days = score(earning, 0.2)
     early, late = days[TENURE // 2], days[NIGHTS - 9]
@@ -191,9 +187,7 @@ def test_equals_whose_outcomes_overlap_are_not_exchanged_by_one_lucky_outcome():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("before", [0, 97, 400])
-def test_a_champion_whose_edge_goes_to_a_challenger_is_replaced_within_sixty_nights(
-    before,
-):
+def test_a_champion_whose_edge_goes_to_a_challenger_is_replaced_within_sixty_nights(before):
     """The edge is that of the simulated market: a rank IC of .45 against 0,
     whatever the nights before said.
     """

@@ -47,9 +47,7 @@ def scored(context, span="night"):
         return read(conn, "rank_score", market=context.name, span=span)
 
 
-def test_a_night_orders_its_stocks_by_every_predictor_and_a_rerun_adds_no_row(
-    ranking_context,
-):
+def test_a_night_orders_its_stocks_by_every_predictor_and_a_rerun_adds_no_row(ranking_context):
     after_nights(ranking_context, AS_OF)
     made = said(ranking_context)
     assert set(made["predictor"]) == PREDICTORS
@@ -101,9 +99,7 @@ def test_an_order_is_replayed_to_the_last_bit_and_a_change_of_it_is_told(ranking
 
 
 @pytest.mark.soak
-def test_orders_are_scored_beside_the_rules_over_each_return_once_it_is_known(
-    ranking_context,
-):
+def test_orders_are_scored_beside_the_rules_over_each_return_once_it_is_known(ranking_context):
     after_nights(ranking_context, AS_OF, TARGET)
     following = next_session("XNYS", TARGET)
     run_night(ranking_context, following)
@@ -138,9 +134,7 @@ def test_a_market_with_too_little_history_has_its_night_without_an_order(context
 
 
 @pytest.mark.soak
-def test_rankers_are_trained_again_when_the_policy_or_the_file_says_so(
-    ranking_context,
-):
+def test_rankers_are_trained_again_when_the_policy_or_the_file_says_so(ranking_context):
     first = ranking.rankers_for(Tonight(fetched(ranking_context), AS_OF))
     assert first is not None
     later = date(2024, 10, 1)
@@ -218,9 +212,7 @@ def test_a_corrected_price_corrects_the_score_of_an_order(ranking_context):
 
 
 @pytest.mark.soak
-def test_returns_that_end_while_no_night_is_run_are_scored_by_the_next(
-    ranking_context,
-):
+def test_returns_that_end_while_no_night_is_run_are_scored_by_the_next(ranking_context):
     after_nights(ranking_context, AS_OF, TARGET)
     run_night(ranking_context, date(2024, 8, 1))
     own = scored(ranking_context).query("target == @pd.Timestamp(@TARGET) and predictor == 'ridge'")
@@ -240,9 +232,7 @@ def test_a_checkpoint_that_was_changed_serves_no_night(ranking_context, engine):
 
 
 @pytest.mark.soak
-def test_a_ranked_stock_that_the_model_left_out_has_its_outcome(
-    ranking_context,
-):
+def test_a_ranked_stock_that_the_model_left_out_has_its_outcome(ranking_context):
     """The model needs a whole window; rankers do not."""
     gap = without(BARS, ["L02"], previous_session("XNYS", AS_OF))
     after_nights(replace(ranking_context, source=FrameSource(gap)), AS_OF, TARGET)

@@ -50,9 +50,7 @@ def rank_ic(found, predictor):
     return float(whole.set_index("predictor").loc[predictor, "rank_ic"])
 
 
-def test_every_model_and_rule_is_scored_over_every_leg_and_the_days_are_scored_once(
-    walk,
-):
+def test_every_model_and_rule_is_scored_over_every_leg_and_the_days_are_scored_once(walk):
     found = run_study(walk)
     assert set(found.scores["predictor"]) == MODELS | set(RULES)
     assert set(found.scores["leg"]) == set(LEGS)

@@ -42,9 +42,7 @@ def fail_in_the_second_stage():
             raise DtmlError("too few sessions")
 
 
-def test_a_run_that_fails_is_a_warning_with_its_error_and_the_stage_it_was_in(
-    monkeypatch,
-):
+def test_a_run_that_fails_is_a_warning_with_its_error_and_the_stage_it_was_in(monkeypatch):
     said = standard_error(monkeypatch, form="json")
     with pytest.raises(DtmlError):
         fail_in_the_second_stage()
@@ -85,9 +83,7 @@ def test_lines_of_libraries_are_shown_with_debug_alone(monkeypatch):
     assert objects(said) == []
 
 
-def test_in_the_journal_every_line_begins_with_its_priority(
-    monkeypatch,
-):
+def test_in_the_journal_every_line_begins_with_its_priority(monkeypatch):
     status = os.fstat(2)
     monkeypatch.setenv("JOURNAL_STREAM", f"{status.st_dev}:{status.st_ino}")
     said = standard_error(monkeypatch)

@@ -31,9 +31,7 @@ def families(engine):
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
-def test_every_metric_of_a_rule_and_of_the_page_s_table_is_one_that_a_store_has(
-    engine,
-):
+def test_every_metric_of_a_rule_and_of_the_page_s_table_is_one_that_a_store_has(engine):
     rules = yaml.safe_load(block("yaml", "groups:"))["groups"][0]["rules"]
     assert [rule["alert"] for rule in rules] == ["NightLate", "DashboardDown", "NightSlow"]
     assert all(set(rule) >= {"expr", "labels", "annotations"} for rule in rules)

@@ -61,9 +61,7 @@ def test_a_request_that_fails_behind_an_error_of_prefects_own_is_named_with_what
 
 
 @pytest.mark.soak
-def test_a_port_that_another_server_has_is_an_error_that_names_it(
-    tmp_path,
-):
+def test_a_port_that_another_server_has_is_an_error_that_names_it(tmp_path):
     with answering(lambda _: (200, b'"3.8.8"')) as port:
         ended = failed_service(tmp_path, PREFECT_SERVER_API_PORT=str(port))
     assert ended.returncode == 1

@@ -161,9 +161,7 @@ def test_nobody_but_its_own_process_is_heard_by_a_temporary_server(tmp_path):
 
 
 @needs_proc
-def test_a_port_whose_server_died_is_nobodys_until_its_command_has_ended_too(
-    tmp_path,
-):
+def test_a_port_whose_server_died_is_nobodys_until_its_command_has_ended_too(tmp_path):
     with temporary(tmp_path) as (api, _, process):
         port = int(re.findall(r":(\d+)/", api)[0])
         (serving_pid,) = (

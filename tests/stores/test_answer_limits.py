@@ -90,9 +90,7 @@ def test_a_table_shows_the_first_rows_and_reads_no_more(capsys):
     assert (len(printed.out.splitlines()), printed.err) == (SHOWN + 1, "")
 
 
-def test_rows_that_must_be_held_at_once_are_refused_beyond_a_bound(
-    monkeypatch,
-):
+def test_rows_that_must_be_held_at_once_are_refused_beyond_a_bound(monkeypatch):
     monkeypatch.setattr("db.connection.user_sql.HELD_ROWS", 5000)
     reader = open_reader()
     with pytest.raises(

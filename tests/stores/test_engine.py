@@ -303,9 +303,7 @@ def test_settings_of_a_database_change_nothing_for_a_writer(store_url):
     engine.dispose()
 
 
-def test_a_database_that_cannot_hold_every_character_is_refused_at_once(
-    postgresql_admin,
-):
+def test_a_database_that_cannot_hold_every_character_is_refused_at_once(postgresql_admin):
     name = "of_latin1"
     with postgresql_admin.connect() as conn:
         conn.execute(

@@ -14,15 +14,7 @@ NOW = datetime(2024, 1, 5, 2, 30, tzinfo=UTC)
 LATER = NOW + timedelta(hours=23)
 
 
-def start(
-    engine,
-    started_at=NOW,
-    *,
-    market="toy",
-    as_of=AS_OF,
-    target=TARGET,
-    source="files",
-):
+def start(engine, started_at=NOW, *, market="toy", as_of=AS_OF, target=TARGET, source="files"):
     with transaction(engine) as conn:
         return nights.start_night(
             conn,
@@ -55,9 +47,7 @@ def night(engine, market="toy", as_of=AS_OF):
         return read_row(conn, "night_log", market=market, as_of=as_of.date()) or {}
 
 
-def test_a_night_that_begins_or_ends_changes_no_other_and_keeps_all_that_is_told(
-    engine,
-):
+def test_a_night_that_begins_or_ends_changes_no_other_and_keeps_all_that_is_told(engine):
     assert start(engine) == start(engine, market="far") == 1
     assert start(engine, as_of=TARGET, target=NEXT) == 1
     before = night(engine, market="far"), night(engine, as_of=TARGET)

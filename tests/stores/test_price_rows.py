@@ -158,9 +158,7 @@ def test_a_cut_is_what_a_read_of_the_same_sessions_gives(store, symbols, known_a
             pd.testing.assert_frame_equal(whole.between(*span, symbols), alone)
 
 
-def test_a_withdrawal_is_a_restatement_with_its_reason_and_the_bar_may_come_again(
-    store,
-):
+def test_a_withdrawal_is_a_restatement_with_its_reason_and_the_bar_may_come_again(store):
     append(store, bars())
     gone = (bars()["symbol"] == "B") & (bars()["session"] == SESSIONS[2])
     withdraw(store, bars()[gone], TUESDAY)
@@ -191,9 +189,7 @@ def test_a_stored_bar_of_another_level_than_the_one_that_failed_stays(store):
     assert len(known(store)) == len(bars())
 
 
-def test_a_fetch_that_ends_late_is_compared_with_what_was_known_when_it_began(
-    store,
-):
+def test_a_fetch_that_ends_late_is_compared_with_what_was_known_when_it_began(store):
     append(store, bars(), TUESDAY)
     older = bars()
     older["close"] += 1
@@ -204,9 +200,7 @@ def test_a_fetch_that_ends_late_is_compared_with_what_was_known_when_it_began(
     assert append(store, older, MONDAY) == 0
 
 
-def test_constituents_are_what_the_list_says_now_numbered_by_their_beginning(
-    store,
-):
+def test_constituents_are_what_the_list_says_now_numbered_by_their_beginning(store):
     days = pd.to_datetime(["2023-05-01", "2021-05-01", None])
     listed = pd.DataFrame(
         {"symbol": "A", "valid_from": days, "valid_to": pd.NaT, "source": list("xyz")}
@@ -224,9 +218,7 @@ def test_constituents_are_what_the_list_says_now_numbered_by_their_beginning(
     assert others["source"].tolist() == ["z", "y", "x"]
 
 
-def test_the_earliest_session_ever_asked_of_a_symbol_is_kept_market_by_market(
-    store,
-):
+def test_the_earliest_session_ever_asked_of_a_symbol_is_kept_market_by_market(store):
     with transaction(store) as conn:
         save(conn, "instrument", read(conn, "instrument", market="toy"), market="other")
         markets.note_asked(conn, "toy", {"A": FIRST, "B": LAST})

@@ -233,9 +233,7 @@ def test_states_of_work_that_nobody_resumed_for_a_month_go(filled):
 
 
 @pytest.mark.soak
-def test_a_market_at_which_a_process_works_keeps_the_store_from_being_pruned(
-    filled,
-):
+def test_a_market_at_which_a_process_works_keeps_the_store_from_being_pruned(filled):
     with market_lock(filled, "toy"), pytest.raises(StoreBusyError, match="working on toy"):
         prune(filled, 1)
 

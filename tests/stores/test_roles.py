@@ -120,9 +120,7 @@ def test_a_role_with_rights_from_elsewhere_is_refused(store, harmful):
     run(store[0], "alter table alert owner to postgres")
 
 
-def test_a_right_that_everybody_has_is_named_and_nothing_is_granted(
-    store,
-):
+def test_a_right_that_everybody_has_is_named_and_nothing_is_granted(store):
     run(store[0], "grant insert on price to public")
     with pytest.raises(StoreUsageError, match=r"still use .*price,.*PUBLIC"):
         grant_reader(store[0], NAME)
@@ -138,9 +136,7 @@ def test_a_right_that_everybody_has_is_named_and_nothing_is_granted(
 FUNCTION = "create function raised() returns integer language sql security definer as 'select 1'"
 
 
-def test_a_function_that_lends_its_owners_rights_to_everybody_is_named(
-    store,
-):
+def test_a_function_that_lends_its_owners_rights_to_everybody_is_named(store):
     run(store[0], FUNCTION)
     with pytest.raises(StoreUsageError, match=r"still call raised\(\),.*PUBLIC"):
         grant_reader(store[0], NAME)
@@ -148,9 +144,7 @@ def test_a_function_that_lends_its_owners_rights_to_everybody_is_named(
     assert grant_reader(store[0], NAME)
 
 
-def test_who_has_something_in_the_database_keeps_what_the_public_loses(
-    store,
-):
+def test_who_has_something_in_the_database_keeps_what_the_public_loses(store):
     """A role that writes and owns nothing, another program's owner; a second
     reader is given nothing of it.
     """

@@ -95,12 +95,7 @@ def without_values(table, rows):
 
 
 @pytest.mark.parametrize("made", [with_values, without_values])
-def test_every_value_is_kept_and_a_rerun_adds_no_row(
-    engine,
-    filled,
-    made,
-    monkeypatch,
-):
+def test_every_value_is_kept_and_a_rerun_adds_no_row(engine, filled, made, monkeypatch):
     """Rows come as mappings and, as those with symbols always do, as frames."""
     monkeypatch.setattr(bulk, "CHUNK", 2)
     with transaction(engine) as conn:

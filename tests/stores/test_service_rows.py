@@ -161,9 +161,7 @@ def which_are_held(engine):
         return [name for name in ("toy", "another", "none") if is_held(conn, name)]
 
 
-def test_a_fetch_is_known_later_than_every_one_of_its_market_whatever_the_clock_says(
-    engine,
-):
+def test_a_fetch_is_known_later_than_every_one_of_its_market_whatever_the_clock_says(engine):
     past, soon = datetime(2024, 1, 5, tzinfo=UTC), datetime.now(UTC) + timedelta(hours=12)
     with transaction(engine) as conn:
         for market, moments in (("toy", (soon, past)), ("far", (past, past - timedelta(days=1)))):

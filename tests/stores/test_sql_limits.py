@@ -46,9 +46,7 @@ def test_sql_of_a_user_that_does_not_end_is_ended(reader, sql, monkeypatch):
     assert len(select(reader, "select * from night_log")) == 0
 
 
-def test_a_statement_that_nobody_waits_for_is_ended_at_once_and_the_next_is_not(
-    reader,
-):
+def test_a_statement_that_nobody_waits_for_is_ended_at_once_and_the_next_is_not(reader):
     endless = [FOREVER, FOREVER.replace("max(i)", "i") + " where i < 0"]
     if reader.dialect.name == "postgresql":
         endless.append("select count(*) from pg_sleep(600)")

@@ -80,9 +80,7 @@ def test_a_text_that_a_user_inserts_is_taken(engine):
     ]
 
 
-def test_a_lease_that_ended_lets_another_take_the_text_and_the_slow_worker_writes_nothing(
-    engine,
-):
+def test_a_lease_that_ended_lets_another_take_the_text_and_the_slow_worker_writes_nothing(engine):
     ids = queued(engine, count=2)
     assert taken(engine, "slow", lease_s=300, now=NOW) == ids
     assert taken(engine, "quick", now=in_seconds(299)) == []
@@ -187,9 +185,7 @@ def test_a_text_that_kills_its_workers_takes_no_other_with_it(engine):
     assert said == dict.fromkeys(ids, ("done", 2)) | {ids[poison]: ("failed", 3)}
 
 
-def test_the_highest_priority_comes_first_then_the_oldest_whatever_the_model(
-    engine,
-):
+def test_the_highest_priority_comes_first_then_the_oldest_whatever_the_model(engine):
     with transaction(engine) as conn:
         for model, priority in (("b", 0), ("a", 0), ("c", 7), ("c", 9), ("b", 9)):
             queue_texts(conn, model, [f"{model} {priority}"], priority)

@@ -14,9 +14,7 @@ from tests.support.translation_rows import NOW, model, score
 LATER = NOW + timedelta(hours=1)
 
 
-def test_a_test_measured_again_replaces_its_score_and_another_search_or_rival_adds_one(
-    engine,
-):
+def test_a_test_measured_again_replaces_its_score_and_another_search_or_rival_adds_one(engine):
     rival = {"against": "rnn", "difference": 2.5, "p": 0.01}
     same = {"length_penalty": 0.6, "beams": 5}
     with transaction(engine) as conn:
@@ -36,9 +34,7 @@ def test_a_test_measured_again_replaces_its_score_and_another_search_or_rival_ad
         assert len(scores) == 4
 
 
-def test_scores_go_with_the_weights_that_they_are_of_and_those_of_other_models_stay(
-    engine,
-):
+def test_scores_go_with_the_weights_that_they_are_of_and_those_of_other_models_stay(engine):
     with transaction(engine) as conn:
         assert (
             translations.save_model(conn, model())

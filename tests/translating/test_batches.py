@@ -21,9 +21,7 @@ def sentences(seed):
 
 
 @pytest.mark.parametrize("seed", [None, 0, 1])
-def test_an_epoch_has_every_example_once_with_begin_end_and_padding_behind(
-    seed,
-):
+def test_an_epoch_has_every_example_once_with_begin_end_and_padding_behind(seed):
     examples = Examples(sentences(1), sentences(2))
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     expected, found = Counter[tuple[tuple[int, ...], ...]](), Counter[tuple[tuple[int, ...], ...]]()

@@ -127,9 +127,7 @@ def test_what_is_dropped_is_counted_by_reason(tokenizer):
     assert (len(lenient), lenient.dropped) == (34, {})
 
 
-def test_bounds_are_the_last_that_pass_and_are_named_where_no_pair_is_left(
-    tokenizer,
-):
+def test_bounds_are_the_last_that_pass_and_are_named_where_no_pair_is_left(tokenizer):
     pair = ("a dog runs", "a dog")
     longer, shorter = (len(tokenizer.encode(text)) for text in pair)
     ratio = (longer + 1) / (shorter + 1)

@@ -98,9 +98,7 @@ def test_ctranslate2_gives_every_token_the_probability_that_we_give_it(kind, tmp
     assert differences(KINDS[kind], tmp_path / "model", "float32").max() < 1e-3
 
 
-def test_with_weights_of_8_bits_every_token_is_about_as_probable_and_the_file_is_smaller(
-    tmp_path,
-):
+def test_with_weights_of_8_bits_every_token_is_about_as_probable_and_the_file_is_smaller(tmp_path):
     pytest.importorskip("ctranslate2", reason="the extra ctranslate2 is missing")
     positions = 2048 * SMALL.d_model * 4  # which stay float32
     sizes = []

@@ -112,9 +112,7 @@ def test_every_token_of_the_source_and_every_earlier_one_is_seen(kind):
 
 
 @every_kind
-def test_steps_give_the_rows_of_whole_passes_also_when_beams_move_and_sentences_leave(
-    kind,
-):
+def test_steps_give_the_rows_of_whole_passes_also_when_beams_move_and_sentences_leave(kind):
     network, source = build_network(kind), tokens(SOURCE, 1)
     source[1, :2] = 0
     pasts = [tokens(TARGET, 2), tokens(TARGET, 3)]  # of each beam

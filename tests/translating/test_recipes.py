@@ -132,9 +132,7 @@ def test_the_recipe_of_every_printed_figure_can_be_read(file):
     assert read_recipe(file).name == file.stem
 
 
-def test_the_schedule_and_its_checks_follow_the_budget_and_the_optimiser_the_kind(
-    tmp_path,
-):
+def test_the_schedule_and_its_checks_follow_the_budget_and_the_optimiser_the_kind(tmp_path):
     recipe = read(tmp_path, WHOLE)
     linear = [recipe.training_for(size) for size in ("tiny", "small", "base")]
     assert [(each.schedule, each.warmup) for each in linear] == [
