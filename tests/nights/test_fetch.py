@@ -167,6 +167,18 @@ def test_the_second_of_two_bad_bars_is_withdrawn_when_a_good_one_comes_after_the
     )
 
 
+def test_a_bad_bar_is_rejected_again_by_the_fetch_that_begins_with_it(context):
+    """That fetch has no bar before it to compare it with."""
+    days = sessions(fetch.OVERLAP + 3)
+    _, bad, *good = days
+    mine = replace(context, source=FrameSource(in_pence([bad])))
+    for day in days:
+        fetch_bars(mine, day)
+    begun = [first[SYMBOL] for first in mine.source.asked]
+    assert bad in begun
+    assert asked(mine, STORED) == [(str(day),) for day in good]
+
+
 def test_a_stock_whose_bars_were_all_rejected_is_asked_for_as_a_whole(context):
     wrong = BARS.assign(high=BARS["high"].where(BARS["symbol"] != SILENT, BARS["low"] / 2))
     fetch_bars(replace(context, source=FrameSource(wrong)), AS_OF)
