@@ -138,7 +138,9 @@ def test_the_command_prints_the_receipt_and_ends_with_1_when_a_row_was_changed(
         conn.execute(text("update prediction set probability_std = 0.25"))
     code, said, error = command("replay", receipt, "--json", "--device", "cpu")
     assert code == 1
-    assert json.loads(said)["equal"] is False
+    found = json.loads(said)
+    assert found["equal"] is False
+    assert found["inputs_hash"] == found["reproduced_inputs_hash"]
     assert "error" in error
 
 

@@ -183,6 +183,7 @@ def test_the_command_prints_every_market_and_says_what_is_not_well_only_when_ask
     code, said, complaint = dtml()
     assert (code, complaint) == (0, "")
     assert "refused: no good bar" in said
+    assert re.search(r"\blast night\b", said)
     code, said, _ = dtml("simulated", "--json")
     (row,) = json.loads(said)
     assert (code, row["as_of"], row["outcome"], row["alerts_not_sent"]) == (
