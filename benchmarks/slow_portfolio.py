@@ -3,24 +3,27 @@
 `python -m benchmarks.slow_portfolio [kospi200_2020 ...] [--prices FOLDER]`. A ridge for the return
 over five sessions is walked, and the ranks of each stock are averaged with a half-life of 30
 sessions. A stock enters among the best 16 % and leaves when it is not among the best 30 %; equal
-weights are restored every 20 sessions. This was the best of 384 ways to hold a ranking on the
-sessions before the first scored close of all files together (figures/portfolio_experiments.csv).
-The scored days are read once, beside low volatility held in the same way and beside all stocks.
+weights are restored every 20 sessions. This was the best of 382 ways to hold a ranking on the
+sessions before the first scored close of all files but acl18 together
+(figures/portfolio_experiments.csv). Only this way is measured on the scored days, beside low
+volatility held in the same way and beside all stocks.
 """
 
 import argparse
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from benchmarks.horizons import FILES as HELD_FILES
+from benchmarks import horizons
 from benchmarks.horizons import PriceFile, Prices, RidgeWalk, a_year
 from benchmarks.shared_data import SHARED
 from dtml.backtest.portfolio import KeptDays, PerDay, Strategy, equal_weight_track, follow_on
 from dtml.ranking.features import FEATURE_SETS
 from dtml.ranking.panel import Grid, ranked
+from flows.studies.ranking import SETS
 
 LEG = "five_days"
 PENALTY = 1.0
@@ -31,14 +34,11 @@ WARM_UP = 120  # sessions before the first scored one whose ranks are averaged t
 
 WALKED = 2000  # more than any file has: the ridge is walked from the first possible session on
 FILES: Mapping[str, PriceFile] = {
-    "kospi200_2020": PriceFile("kospi200", "kospi200_2020", "2022-01-03", "2026-05-29", WALKED),
-    "kospi200_2015": PriceFile("kospi200", "kospi200_2015", "2017-01-02", "2020-12-30", WALKED),
-    "sp500": PriceFile("sp500", "sp500", "2018-01-02", "2022-12-30", WALKED),
-    "csi300": PriceFile(
-        "csi300", "csi300_asof", "2017-01-03", "2020-07-31", WALKED, HELD_FILES["csi300"].members
-    ),
-    "kdd17": PriceFile("kdd17", "kdd17", "2009-01-02", "2016-12-30", WALKED),
-    "ndx100": PriceFile("ndx100", "ndx100", "2014-01-02", "2017-12-29", WALKED),
+    "csi300": replace(horizons.FILES["csi300"], validation=WALKED),
+    **{
+        name: PriceFile(each.market, name, str(each.first), str(each.last), WALKED)
+        for name, each in SETS.items()
+    },
 }
 
 
