@@ -80,11 +80,15 @@ class LSTM(nn.Module):
         super().__init__()
         self.from_input = nn.Linear(inputs or hidden, 4 * hidden)
         self.from_state = nn.Linear(hidden, 4 * hidden, bias=False)
+        # In products and sums, on rows that hold the sessions of each window, the oldest first.
+        self.unrolled = False
 
     def forward(
         self, rows: Float[Tensor, "sessions symbols inputs"], windows: Positions
     ) -> Float[Tensor, "window days symbols hidden"]:
         """Return the hidden state after each session of each day's window, from a start of zero."""
+        if self.unrolled:
+            return self._unrolled(rows.unflatten(0, windows.mT.shape))
         inputs = rows[windows.mT]  # [window days symbols inputs]
         sequences = inputs[0, ..., 0].numel()  # one for each day and symbol
         begin = rows.new_zeros(1, sequences, self.from_state.in_features)
@@ -100,6 +104,22 @@ class LSTM(nn.Module):
             batch_first=False,
         )[0]  # the states of all sessions; the others are those of the last session alone
         return states.view(*inputs.shape[:3], -1)  # days and symbols are separate axes again
+
+    def _unrolled(
+        self, inputs: Float[Tensor, "window days symbols inputs"]
+    ) -> Float[Tensor, "window days symbols hidden"]:
+        """Return the states by products and sums alone, which `vmap` can batch."""
+        from_inputs = self.from_input(inputs)
+        hidden = cell = torch.zeros_like(from_inputs[0, ..., : self.from_state.in_features])
+        states: list[Tensor] = []
+        for from_input in from_inputs.unbind():
+            gates = from_input + self.from_state(hidden)
+            *sigmoid_gates, candidate = gates.chunk(4, dim=-1)
+            input_gate, forget_gate, output_gate = (gate.sigmoid() for gate in sigmoid_gates)
+            cell = forget_gate * cell + input_gate * candidate.tanh()
+            hidden = output_gate * cell.tanh()
+            states.append(hidden)
+        return torch.stack(states)
 
     def _weights_of_torch(self) -> list[Tensor]:
         """Return the weights in torch's order: input, state, and two biases, the second 0."""

@@ -4,22 +4,26 @@ A new network is a file with its config and its class, and a line in `dtml.netwo
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from dtml.errors import DtmlError
+from translation.recorded import RecordingError
 from translation.transformer import replace_dropout
 
 # Stock-days that go through a network at once on CPU: their data fit into a core's cache.
 STOCK_DAYS = 960
 # Pairs of stocks that attend to each other at once on an accelerator: 1 GB for four heads.
 PAIRS = 2**26
+
+CONTIGUOUS = torch.contiguous_format
+Distribution = Literal["uniform", "normal"]  # of random numbers, in [0, 1) and of variance 1
 
 Rows = Float[Tensor, "sessions symbols features"]
 Positions = Int[Tensor, "days window"]  # in the rows, oldest first
@@ -83,6 +87,11 @@ class Network(nn.Module, ABC):
 class NetworkConfig(ABC):
     """The settings that decide the shape of a network."""
 
+    @property
+    @abstractmethod
+    def hidden(self) -> int:
+        """Return the number of hidden units of a stock in a session."""
+
     @abstractmethod
     def build(self, stocks: int) -> Network:
         """Return the network for a number of stocks, before its weights are drawn."""
@@ -99,11 +108,55 @@ class NetworkConfig(ABC):
 
 
 class RandomLayer(nn.Module):
-    """A module that draws from its training's `generator`; without one, from torch's own."""
+    """A module that draws from its training's `generator`; without one, from torch's own.
+
+    Members that train as one network have one of the `generators` each.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.generator: torch.Generator | None = None
+        self.generators: Sequence[torch.Generator] | None = None
+
+    def draw(self, like: Tensor, distribution: Distribution) -> Tensor:
+        """Return random numbers in the shape of `like`, the same whatever its layout."""
+        if self.generators is not None:
+            drawn: Tensor = _DrawnByMembers.apply(like, self, distribution)  # type: ignore[no-untyped-call]
+            return drawn
+        return _fill(torch.empty_like(like, memory_format=CONTIGUOUS), self.generator, distribution)
+
+
+def _fill(drawn: Tensor, generator: torch.Generator | None, distribution: Distribution) -> Tensor:
+    if distribution == "uniform":
+        return drawn.uniform_(generator=generator)
+    return drawn.normal_(generator=generator)
+
+
+class _DrawnByMembers(torch.autograd.Function):
+    """Random numbers inside `vmap` over members, whose own rule cannot be given generators."""
+
+    @staticmethod
+    def forward(like: Tensor, layer: RandomLayer, distribution: Distribution) -> Tensor:
+        raise NotImplementedError("only inside vmap")
+
+    @staticmethod
+    def setup_context(ctx: Any, _inputs: Any, output: Tensor) -> None:
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def vmap(
+        _info: Any,
+        in_dims: tuple[int, None, None],
+        like: Tensor,
+        layer: RandomLayer,
+        distribution: Distribution,
+    ) -> tuple[Tensor, int]:
+        """Draw for each member, on axis 0, from its own generator."""
+        drawn = torch.empty_like(like.movedim(in_dims[0], 0), memory_format=CONTIGUOUS)
+        assert layer.generators is not None
+        for of_member, generator in zip(drawn, layer.generators, strict=True):
+            _fill(of_member, generator, distribution)
+        return drawn, 0
 
 
 class Dropout(RandomLayer):
@@ -117,10 +170,7 @@ class Dropout(RandomLayer):
         """Zero each element with probability `rate` while training, and scale the others."""
         if not self.training or self.rate == 0:
             return x
-        # Contiguous, so that the same elements get the same numbers whatever the layout of `x`.
-        drawn = torch.empty_like(x, memory_format=torch.contiguous_format)
-        drawn.uniform_(generator=self.generator)
-        return x * (drawn >= self.rate) / (1 - self.rate)
+        return x * (self.draw(x, "uniform") >= self.rate) / (1 - self.rate)
 
 
 class Gaussian(RandomLayer):
@@ -128,16 +178,26 @@ class Gaussian(RandomLayer):
 
     def forward(self, like: Tensor) -> Tensor:
         """Return standard normal numbers in the shape of `like` while training, else zeros."""
-        drawn = torch.zeros_like(like, memory_format=torch.contiguous_format)
-        return drawn.normal_(generator=self.generator) if self.training else drawn
+        if not self.training:
+            return torch.zeros_like(like, memory_format=CONTIGUOUS)
+        return self.draw(like, "normal")
 
 
 def use_generator(model: nn.Module, generator: torch.Generator) -> None:
     """Make all random parts of `model`, torch's own dropout included, draw from this generator."""
+    for layer in _random_layers(model):
+        layer.generator = generator
+
+
+def use_generators(model: nn.Module, generators: Sequence[torch.Generator]) -> None:
+    """Make all random parts of `model`, inside `vmap` over members, draw from each one's own."""
+    for layer in _random_layers(model):
+        layer.generators = generators
+
+
+def _random_layers(model: nn.Module) -> list[RandomLayer]:
     replace_dropout(model, Dropout)  # torch's own cannot be given a generator
-    for module in model.modules():
-        if isinstance(module, RandomLayer):
-            module.generator = generator
+    return [module for module in model.modules() if isinstance(module, RandomLayer)]
 
 
 def days_at_once(symbols: int, device: torch.device) -> int:
@@ -153,9 +213,11 @@ def days_at_once(symbols: int, device: torch.device) -> int:
 
 @contextmanager
 def memory_of_the_gpu() -> Iterator[None]:
-    """Raise DtmlError, which says what to set, where the work inside needs more memory."""
+    """Raise DtmlError, which says what to set, where the work inside is too much for the GPU."""
     try:
         yield
+    except RecordingError as error:
+        raise DtmlError(str(error)) from error
     except torch.OutOfMemoryError as error:
         raise DtmlError(
             "the GPU has too little memory: use --device cpu or, in [model] of the market's file, "

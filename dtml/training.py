@@ -8,24 +8,26 @@ days at a time and adds up their gradients: the loss separates by day, and these
 cache.
 """
 
+import gc
 import hashlib
 import json
+import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field, fields
-from itertools import cycle, product
+from itertools import chain, cycle, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from dtml.errors import DtmlError, UsageError, one_line
 from dtml.markets.definition import LabelProtocol
 from dtml.network import (
-    Batch,
     Network,
     NetworkConfig,
     cross_entropy,
@@ -33,6 +35,8 @@ from dtml.network import (
     memory_of_the_gpu,
     use_generator,
 )
+from dtml.span import Span
+from dtml.stacked import Stack, member_days
 from dtml.windows import Windows
 from translation import artifacts
 from translation.artifacts import (
@@ -44,10 +48,10 @@ from translation.artifacts import (
     under,
 )
 
-Stocks = Int[Tensor, " some"]  # positions of the stocks of a step
-# Python needs longer to start the kernels of a step than a GPU to compute them, so that a single
-# thread would leave it idle.
+# Of members that a GPU trains one by one: Python needs longer to start the kernels of a step than
+# the GPU to compute them, so that a single thread would leave it idle.
 THREADS_OF_A_GPU = 3
+SAVE_INTERVAL_S = 10.0  # between states of members that a GPU trains, whose epochs are short
 
 
 @dataclass(frozen=True)
@@ -104,9 +108,13 @@ class Member:
     @property
     def name(self) -> str:
         """Return the seed and a digest of the configuration, the same in every run."""
+        return f"{self.seed}-{self.config_digest}"
+
+    @property
+    def config_digest(self) -> str:
+        """Return a digest of the configuration, the same in every run."""
         config = [type(self.model).__name__, asdict(self.model), asdict(self.training)]
-        digest = hashlib.sha256(json.dumps(config).encode()).hexdigest()
-        return f"{self.seed}-{digest[:12]}"
+        return hashlib.sha256(json.dumps(config).encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True)
@@ -150,7 +158,7 @@ class Fit:
     order: torch.Generator  # shuffles days
     random: torch.Generator  # of dropout and latent variables
     days_at_once: int  # days that go through the network at once
-    best: Tensors = field(default_factory=dict)  # of the best epoch, on CPU
+    best: Tensors = field(default_factory=dict)  # of the best epoch; on CPU after the last one
     best_epoch: int = 0  # counted from 1; 0 before there is one
     steps: int = 0
     epochs: list[Epoch] = field(default_factory=list)
@@ -221,7 +229,11 @@ class Fit:
         if may_be_kept and validation_acc > self.best_acc:
             self.best_epoch = number
             weights = self.network.state_dict()
-            self.best = {name: value.cpu().clone() for name, value in weights.items()}
+            self.best = {name: value.clone() for name, value in weights.items()}
+
+    def fetch_best(self) -> None:
+        """Move the best weights to the CPU, from a device that keeps them while it trains."""
+        self.best = {name: value.cpu() for name, value in self.best.items()}
 
     def save(self, folder: Path) -> None:
         """Write everything that the next epoch needs, whole or not at all."""
@@ -271,65 +283,6 @@ def stack_members(fits: Sequence[Fit]) -> Tensors:
     return {name: torch.stack([fit.best[name] for fit in fits]) for name in fits[0].best}
 
 
-@dataclass(frozen=True)
-class Span:
-    """The days of a training or validation span on one device.
-
-    `days`, on CPU, are the positions of days on which a stock counts; day d sees the rows d .. d +
-    window
-    - 1. `movement` is 0 where unknown.
-    """
-
-    rows: Float[Tensor, "sessions symbols features"]
-    observed: Bool[Tensor, "all_days stocks"]
-    rises: Bool[Tensor, "all_days stocks"]
-    counted: Bool[Tensor, "all_days stocks"]
-    movement: Float[Tensor, "all_days stocks"]
-    days: Int[Tensor, " days"]
-    window: int
-
-    @classmethod
-    def of(cls, windows: Windows, protocol: LabelProtocol, device: torch.device) -> "Span":
-        """Return the span of these windows on a device; `protocol` says which stock-days count."""
-        labelled = windows.labelled(protocol)
-        return cls(
-            rows=windows.rows.to(device),
-            observed=windows.observed.to(device),
-            rises=windows.rises().to(device),
-            counted=labelled.to(device),
-            movement=windows.movement.nan_to_num().to(device),
-            days=labelled.any(dim=1).nonzero().squeeze(1),
-            window=windows.window,
-        )
-
-    def batch(
-        self, days: Int[Tensor, " days"], step: int = 0, stocks: Stocks | None = None
-    ) -> Batch:
-        """Return the batch of these days after `step` steps, of all stocks or at positions."""
-        sessions_of_windows = days.unsqueeze(1) + torch.arange(self.window)  # [days window]
-        sessions, positions = sessions_of_windows.unique(return_inverse=True)
-        device = self.rows.device
-        days_on_device = days.to(device)
-        rows = self.rows[sessions.to(device)]
-        if stocks is not None:
-            index = rows[:, -1:]  # stays the last symbol
-            rows = torch.cat([rows[:, stocks], index], dim=1)
-
-        def of_batch(by_day: Tensor) -> Tensor:
-            of_days = by_day[days_on_device]
-            return of_days if stocks is None else of_days[:, stocks]
-
-        return Batch(
-            rows=rows,
-            windows=positions.to(device),
-            observed=of_batch(self.observed),
-            rises=of_batch(self.rises),
-            counted=of_batch(self.counted),
-            step=torch.tensor(step, dtype=torch.float32, device=device),
-            movement=of_batch(self.movement),
-        )
-
-
 def fit_members(
     train: Windows,
     validation: Windows,
@@ -364,13 +317,19 @@ def fit_members(
         (protocol, place): (Span.of(train, protocol, place), Span.of(validation, protocol, place))
         for protocol, place in product(protocols, devices)
     }
-    runs = [
-        _epochs(fit, *spans[fit.member.training.protocol, place], state_folder, on_epoch)
-        for fit, place in zip(fits, cycle(devices), strict=False)
-    ]
-    on_cpu = device.type == "cpu"
-    threads = torch.get_num_threads() if on_cpu else THREADS_OF_A_GPU * len(devices)
-    _take_turns(runs, min(len(runs), threads))
+    if state_folder is not None:
+        for fit in fits:
+            # A restored state has one epoch or more, the last of which is reported again.
+            if fit.restore(state_folder):
+                on_epoch(fit.member, ResumedEpoch(**asdict(fit.epochs[-1])))
+    if device.type == "cpu":
+        runs = [
+            _epochs(fit, *spans[fit.member.training.protocol, device], state_folder, on_epoch)
+            for fit in fits
+        ]
+        _take_turns(runs, torch.get_num_threads())
+    else:
+        _train_on_gpus(fits, devices, train, spans, state_folder, on_epoch)
     return fits
 
 
@@ -405,7 +364,7 @@ def _require_labels(span: str, windows: Windows, protocol: LabelProtocol) -> Non
 
 
 def _take_turns(runs: Sequence[Iterator[int]], workers: int) -> None:
-    """Run all iterators to their end on some threads, on each of which torch has one thread.
+    """Run all iterators to their end on threads, at most `workers`, on each of which torch has one.
 
     In turns, so that none is idle before the last epochs. After an error those under way end their
     epoch.
@@ -414,7 +373,8 @@ def _take_turns(runs: Sequence[Iterator[int]], workers: int) -> None:
     try:
         # Each fit computes on one thread, so that the number of cores never changes its weights.
         torch.set_num_threads(1)
-        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        count = max(1, min(len(runs), workers))
+        with ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             waiting = {pool.submit(next, run, None): run for run in runs}
             try:
                 while waiting:
@@ -432,10 +392,7 @@ def _take_turns(runs: Sequence[Iterator[int]], workers: int) -> None:
 def _epochs(
     fit: Fit, train: Span, validation: Span, state_folder: Path | None, on_epoch: EpochReport
 ) -> Iterator[int]:
-    """Train a member, resuming from and saving to `state_folder`; yield the epochs done."""
-    # A restored state has one epoch or more, the last of which is reported again.
-    if state_folder is not None and fit.restore(state_folder):
-        on_epoch(fit.member, ResumedEpoch(**asdict(fit.epochs[-1])))
+    """Train a member alone, saving its state to `state_folder`; yield the epochs done."""
     while not fit.finished:
         with memory_of_the_gpu():
             loss = _epoch(fit, train)
@@ -445,6 +402,106 @@ def _epochs(
             fit.save(state_folder)
         on_epoch(fit.member, fit.epochs[-1])
         yield len(fit.epochs)
+    fit.fetch_best()
+
+
+def _train_on_gpus(
+    fits: Sequence[Fit],
+    devices: Sequence[torch.device],
+    train: Windows,
+    spans: Mapping[tuple[LabelProtocol, torch.device], tuple[Span, Span]],
+    state_folder: Path | None,
+    on_epoch: EpochReport,
+) -> None:
+    """Train members, which are dealt out to the devices, as one network where they can be."""
+    together: list[Iterator[int]] = []  # one of each GPU
+    alone: list[Iterator[int]] = []
+    for number, device in enumerate(devices):
+        stacks: list[Iterator[int]] = []
+        for part, is_stack in _parts(fits[number :: len(devices)], train):
+            of_part = spans[part[0].member.training.protocol, device]
+            if is_stack:
+                stacks.append(_stacked_epochs(part, *of_part, state_folder, on_epoch))
+            else:
+                alone += [_epochs(fit, *of_part, state_folder, on_epoch) for fit in part]
+        together.append(chain(*stacks))
+    _take_turns(together, len(devices))
+    _take_turns(alone, THREADS_OF_A_GPU * len(devices))
+
+
+def _parts(fits: Sequence[Fit], train: Windows) -> Iterator[tuple[list[Fit], bool]]:
+    """Yield the unfinished members of a GPU in parts, and whether each trains as one network.
+
+    Such a part is of one configuration, after as many epochs, and fits into the memory. The steps
+    of others draw stocks, or one member's step fills the memory.
+    """
+    groups: dict[tuple[str, int], list[Fit]] = {}
+    for fit in fits:
+        if not fit.finished:
+            # Members that were interrupted may have done fewer epochs than others.
+            alike = (fit.member.config_digest, len(fit.epochs))
+            groups.setdefault(alike, []).append(fit)
+    for group in groups.values():
+        model, recipe = group[0].member.model, group[0].member.training
+        most = member_days(train.rows.shape[1], train.window, model.hidden, group[0].penalty.device)
+        at_once = most // min(recipe.batch_days, len(train))
+        if recipe.stocks_a_step is not None or at_once == 0:
+            yield group, False
+            continue
+        count = -(-len(group) // at_once)
+        for number in range(count):
+            yield group[number::count], True
+
+
+def _stacked_epochs(
+    fits: Sequence[Fit],
+    train: Span,
+    validation: Span,
+    state_folder: Path | None,
+    on_epoch: EpochReport,
+) -> Iterator[int]:
+    """Train members of one configuration, after as many epochs, as one network.
+
+    One whose patience runs out stays in it until the others end, and is reported no more.
+    """
+    gc.collect()  # an earlier stack and its recorded steps hold each other, and memory of the GPU
+    first = fits[0].member
+    with memory_of_the_gpu():
+        stack = Stack(
+            network=first.model.build(train.observed.shape[1]),
+            networks=[fit.network for fit in fits],
+            optimisers=[fit.optimiser for fit in fits],
+            generators=[fit.random for fit in fits],
+            penalty=fits[0].penalty,
+            clip=first.training.clip,
+            steps=fits[0].steps,
+            train=train,
+            validation=validation,
+            hidden=first.model.hidden,
+        )
+    saved = -math.inf
+    while in_training := [fit for fit in fits if not fit.finished]:
+        with stack.recorder.stream, memory_of_the_gpu():
+            orders = torch.stack(
+                [torch.randperm(len(train.days), generator=fit.order) for fit in fits]
+            )
+            batches = train.days[orders].split(first.training.batch_days, dim=1)
+            losses = stack.epoch(batches)
+            figures = stack.validate()
+            for fit, loss, of_validation in zip(fits, losses, figures, strict=True):
+                if not fit.finished:
+                    fit.steps += len(batches)
+                    fit.end_epoch(loss, *of_validation)
+            is_due = time.monotonic() - saved >= SAVE_INTERVAL_S
+            for fit in in_training:
+                if state_folder is not None and (is_due or fit.finished):
+                    fit.save(state_folder)
+                    saved = time.monotonic()
+                if fit.finished:
+                    fit.fetch_best()
+        for fit in in_training:
+            on_epoch(fit.member, fit.epochs[-1])
+        yield len(in_training[0].epochs)
 
 
 def _epoch(fit: Fit, train: Span) -> float:

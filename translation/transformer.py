@@ -33,6 +33,8 @@ def prepare_cuda() -> None:
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # needed before cuBLAS starts
     torch.use_deterministic_algorithms(True, warn_only=True)
+    # Nothing reads memory before it is written: filling it would only cost a kernel each time.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cuda.enable_cudnn_sdp(False)
     torch.backends.cuda.enable_flash_sdp(False)
     torch.backends.cuda.enable_mem_efficient_sdp(False)
@@ -80,6 +82,7 @@ class MultiHeadAttention(nn.Module):
         if d_model % heads:
             raise ValueError(f"d_model {d_model} is not a multiple of heads {heads}")
         self.heads = heads
+        self.in_products = False  # and sums alone, which `torch.func.vmap` can batch
         self.project_qkv = nn.Linear(d_model, 3 * d_model)
         self.project_output = nn.Linear(d_model, d_model) if output_projection else nn.Identity()
 
@@ -127,7 +130,8 @@ class MultiHeadAttention(nn.Module):
         d_model]` and, on request, the weights.
         """
         per_head_mask = None if mask is None else mask.unsqueeze(-3)
-        mixed, weights = attend(query, key, value, per_head_mask, need_weights=need_weights)
+        with_weights = need_weights or self.in_products
+        mixed, weights = attend(query, key, value, per_head_mask, need_weights=with_weights)
         concatenated = mixed.transpose(-3, -2).flatten(-2)
         return self.project_output(concatenated), weights
 

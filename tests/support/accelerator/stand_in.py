@@ -27,6 +27,7 @@ MISSING = f"torch {torch.__version__} has no back end in Python for a private de
 PLAIN_GENERATOR = torch.Generator
 LIBRARY = torch.library.Library("aten", "IMPL")
 GENERATORS: "WeakSet[Generator]" = WeakSet()
+SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 MARK = 77  # the first byte of the state of one of its generators
 
 PACKS = "aten::_pack_padded_sequence"  # takes lengths and gives sizes of batches on the CPU
@@ -68,6 +69,8 @@ class StandIn(torch.Tensor):
             return _lstm(getattr(torch, name), *args, *(kwargs or {}).values())
         if name == "tolist":
             return args[0].raw.tolist()  # torch has none for a class of tensors
+        if func == SET_DATA:
+            args[0].raw = args[1].raw
         with torch._C.DisableTorchFunctionSubclass():  # what comes back is what it is
             return func(*args, **(kwargs or {}))
 
