@@ -25,10 +25,13 @@ from dtml.training import Fit, Member, TrainingConfig, fit_members, stack_member
 from dtml.windows import WindowConfig, Windows
 from tests.support.accelerator.stand_in import NAME, StandIn, on_stand_in
 from tests.support.translations import CONFIG, WIDTH, drawn, examples
+from translation.data.batches import batch_indices, batch_of
 from translation.decoding.beam_search import Search, search
 from translation.seq2seq import RecurrentClassifier
 from translation.seq2seq import RecurrentConfig as TranslatorConfig
 from translation.training.loop import Check, TrainingContext, train_network
+from translation.training.loop import TrainingConfig as TranslatorTraining
+from translation.training.step import Gradients
 
 CPU = torch.device("cpu")
 # of weights and probabilities after two epochs: sums are rounded alike, and grouped otherwise
@@ -125,7 +128,11 @@ def look(device: torch.device, _: Path) -> Tensor:
 
 
 def train_translator(
-    device: torch.device, folder: Path, kind: str = "transformer", **told: Any
+    device: torch.device,
+    folder: Path,
+    kind: str = "transformer",
+    config: TranslatorTraining = BRIEF,
+    **told: Any,
 ) -> Tensor:
     """The losses at each check of a training that ends and goes on."""
     checks: list[Check] = []
@@ -135,11 +142,28 @@ def train_translator(
     for updates in (2, 4):
         network = drawn(0, kind, **(told | {"dropout": 0.0}))
         train_network(
-            network, WIDTH, examples(), examples(2, 20), replace(BRIEF, updates=updates), context
+            network, WIDTH, examples(), examples(2, 20), replace(config, updates=updates), context
         )
     return torch.tensor(
         [[each.train_loss, each.validation_loss] for each in checks], dtype=torch.float64
     )
+
+
+def sum_gradients(device: torch.device, _: Path, norm: str, smoothing: float) -> Tensor:
+    """The loss and the gradients of batches of several shapes, the first ones twice, in float64."""
+    network = drawn(2, norm=norm, dropout=0.0).double().to(device)
+    gradients = Gradients(network, smoothing, device)
+    order = torch.Generator().manual_seed(0)
+    batches = [batch_of(examples(), each) for each in batch_indices(examples(), 512, order)]
+    found: list[Tensor] = []
+    for update in (batches, batches[:2]):
+        gradients.clear()
+        for batch in update:
+            gradients.add(batch)
+        of_weights = [each.grad for each in network.parameters() if each.grad is not None]
+        found.append(flat([gradients.loss, *of_weights]))
+    assert device == CPU or 1 < len(gradients.works) <= len(batches)
+    return torch.cat(found)
 
 
 def translate(
@@ -193,6 +217,10 @@ WORKS: dict[str, Work] = {
     "predict": predict,
     "attention": look,
     "train a translator": learns("transformer"),
+    "train a translator, pre-norm": learns("transformer", norm="pre"),
+    "train a translator by Muon, two batches an update": learns(
+        "transformer", config=replace(BRIEF, optimiser="muon", accumulate=2)
+    ),
     "translate with beams": translates("transformer"),
     "translate greedily": translates("transformer", beams=1),
     "train an RNN, structured": learns("rnn", attention="dot", structured=True),
@@ -209,6 +237,15 @@ def test_a_device_gives_what_the_cpu_gives(name: str, tmp_path: Path, record_pro
     apart = rehearse(WORKS[name], tmp_path)
     record_property("apart", apart)
     assert apart <= TOLERANCE
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_padded_batches_have_the_loss_and_the_gradients_of_the_cpu(
+    norm: str, smoothing: float, tmp_path: Path
+) -> None:
+    work = partial(sum_gradients, norm=norm, smoothing=smoothing)
+    assert rehearse(work, tmp_path) <= 1e-10
 
 
 def test_a_training_begun_on_one_device_begins_anew_on_another(tmp_path: Path) -> None:

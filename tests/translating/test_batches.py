@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from translation.data.batches import batch_indices, batch_of
+from translation.data.batches import batch_indices, batch_of, rounded_up
 from translation.data.corpus import Examples, Sentences
 from translation.data.tokenizer import BEGIN, END, PAD
 
@@ -43,3 +43,25 @@ def test_an_epoch_has_every_example_once_with_begin_end_and_padding_behind(seed)
             found[tuple(tuple(token for token in row if token != PAD) for row in rows)] += 1
     assert found == expected
     assert examples.target.lengths.sum() + COUNT > 0.85 * positions  # the rest is padding
+
+
+def test_padded_batches_have_few_shapes_and_an_eighth_more_rows_and_positions_at_most():
+    sizes = range(1, 2000)
+    assert all(size <= rounded_up(size) <= size * 9 / 8 for size in sizes)
+    assert len({rounded_up(size) for size in sizes}) == 72
+    examples = Examples(sentences(1), sentences(2))
+    shapes, padded_shapes = set(), set()
+    for epoch in range(20):
+        generator = torch.Generator().manual_seed(epoch)
+        for indices in batch_indices(examples, TOKENS, generator):
+            batch = batch_of(examples, indices)
+            padded = batch.padded()
+            rows = len(indices)
+            for side, wider in zip(batch.sides, padded, strict=True):
+                kept = wider[:rows, : side.shape[1]]
+                assert torch.equal(kept, side)
+                assert (wider != PAD).sum() - (kept != PAD).sum() in (0, len(wider) - rows)
+            assert (padded[0] != PAD).any(dim=1).all()  # a source without a token has no attention
+            shapes.add(tuple(side.shape for side in batch.sides))
+            padded_shapes.add(padded.shape)
+    assert len(padded_shapes) < 25 < len(shapes)

@@ -35,6 +35,14 @@ KINDS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _threads():
+    """CTranslate2 sets the number of threads of the process, and with it of torch."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
 def batch_of(seed=None):
     """Sentences of one length, without END."""
     generator = None if seed is None else torch.Generator().manual_seed(seed)

@@ -16,6 +16,7 @@ from tests.support.bounds import float64_by_default, in_float32  # noqa: F401 - 
 from tests.support.places import ROOT
 from tests.support.translations import LAST_WEIGHTS, trained
 from translation.errors import UsageError
+from translation.training import distributed
 from translation.training.checkpoints import read_weights
 from translation.training.distributed import ProcessGroup, join_process_group
 from translation.training.loop import Check, share
@@ -113,7 +114,22 @@ def test_the_processes_share_the_pairs_of_an_update_and_none_is_read_twice(world
 def test_more_processes_than_gpus_are_refused_in_a_line(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(distributed, "prepare_cuda", lambda: None)  # sets options of the process
     for name, told in {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, told)
     with pytest.raises(UsageError, match=r"2 .*no CUDA device,.* 1:"):
         join_process_group("cuda")
+
+
+def test_summed_gradients_stay_in_the_tensors_that_recorded_work_adds_to(monkeypatch):
+    network = torch.nn.Linear(3, 2)
+    network(torch.ones(1, 3)).sum().backward()
+    gradients = [each.grad for each in network.parameters()]
+    before = [each.clone() for each in gradients]
+    addresses = [each.data_ptr() for each in gradients]
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda tensor: tensor.mul_(2))
+    loss = torch.tensor(1.5, dtype=torch.float64)
+    assert ProcessGroup(world_size=2).reduce_gradients(network, loss, 7) == (3.0, 14)
+    for gradient, once in zip(gradients, before, strict=True):
+        assert torch.equal(gradient, 2 * once)
+    assert [each.grad.data_ptr() for each in network.parameters()] == addresses

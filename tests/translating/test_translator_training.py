@@ -5,6 +5,7 @@ that change nothing, ends as asked.
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -37,7 +38,13 @@ from translation.training.loop import (
     train_network,
     validation_loss,
 )
-from translation.training.step import POSITIONS_AT_ONCE, Muon, optimisers_of, smoothed_loss
+from translation.training.step import (
+    POSITIONS_AT_ONCE,
+    Muon,
+    batch_loss,
+    optimisers_of,
+    smoothed_loss,
+)
 
 
 @pytest.mark.parametrize(
@@ -61,6 +68,24 @@ def test_the_loss_and_its_gradients_are_those_of_torch(positions, smoothing):
     assert_close_in_float64(loss, wanted)
     for mine, other in zip(ours, theirs, strict=True):
         assert_close_in_float64(mine.grad, other.grad)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_padding_to_few_shapes_changes_no_loss_and_no_gradient(norm, smoothing):
+    batch = batch_of(examples(), np.arange(17))
+    padded = batch.padded()
+    rows, positions = batch.source.shape
+    assert padded.shape[1] > rows
+    assert padded.shape[2] > positions
+    losses, gradients = [], []
+    for sides in (batch.sides, padded):
+        network = drawn(norm=norm, dropout=0.0).double()
+        losses.append(batch_loss(network, sides, smoothing))
+        losses[-1].backward()
+        gradients.append(torch.cat([each.grad.flatten() for each in network.parameters()]))
+    assert abs(losses[0] - losses[1]) <= 1e-10
+    assert (gradients[0] - gradients[1]).abs().max() <= 1e-10
 
 
 def test_the_rate_of_inverse_sqrt_is_equation_3_and_peak_moves_it():

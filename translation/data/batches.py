@@ -1,5 +1,6 @@
 """Group sentences of similar length into batches, so that these have little padding."""
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -34,6 +35,30 @@ class Batch:
     def tokens(self) -> int:
         """Count the tokens to predict, END among them."""
         return int((self.target_output != PAD).sum())
+
+    @property
+    def sides(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return source, `target_input` and `target_output`."""
+        return self.source, self.target_input, self.target_output
+
+    def padded(self) -> Int[Tensor, "3 sentences positions"]:
+        """Return the `sides` with padding, which brings them to one of few shapes."""
+        rows = len(self.source)
+        longest = max(self.source.shape[1], self.target_output.shape[1])
+        tokens = torch.full((3, rounded_up(rows), rounded_up(longest)), PAD)
+        tokens[0, rows:, 0] = END  # an empty sentence: attention needs a key
+        for padded, side in zip(tokens, self.sides, strict=True):
+            padded[:rows, : side.shape[1]] = side
+        return tokens
+
+
+def rounded_up(size: int) -> int:
+    """Return `size` rounded up to four binary digits: by an eighth at most.
+
+    The batches of 1,024 positions of Multi30k then have 34 shapes, not 243, and 11% more positions.
+    """
+    unit = 1 << max(0, (size - 1).bit_length() - 4)
+    return math.ceil(size / unit) * unit
 
 
 def batch_indices(

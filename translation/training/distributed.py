@@ -14,7 +14,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.nn.utils import parameters_to_vector
 
 from translation.environment import exit_with_parent
 from translation.errors import TranslationError, UsageError
@@ -42,24 +42,28 @@ class ProcessGroup:
     rank: int = 0
     world_size: int = 1
 
-    def reduce_gradients(self, network: nn.Module, loss: float, tokens: int) -> tuple[float, int]:
+    def reduce_gradients(self, network: nn.Module, loss: Tensor, tokens: int) -> tuple[float, int]:
         """Sum the gradients over all processes, in place, and return the sums of the figures.
 
         Raises TranslationError if another process has ended.
         """
         if self.world_size == 1:
-            return loss, tokens
+            return loss.item(), tokens
         gradients: list[Tensor] = []
         for parameter in network.parameters():
             if parameter.grad is None:  # of a process that had no batch
                 parameter.grad = torch.zeros_like(parameter)
             gradients.append(parameter.grad)
-        figures = torch.tensor([loss, tokens], dtype=torch.float32, device=gradients[0].device)
+        figures = torch.zeros(2, device=loss.device, dtype=torch.float32)
+        figures[0] = loss  # no number, for which a GPU would be waited for
+        figures[1] = tokens
         # Figures and gradients in one tensor: one exchange is faster than many.
         flat = torch.cat([figures, parameters_to_vector(gradients)])
         with _lost_process_reported():
             dist.all_reduce(flat)
-        vector_to_parameters(flat[len(figures) :], gradients)
+        totals = flat[len(figures) :].split([gradient.numel() for gradient in gradients])
+        for gradient, total in zip(gradients, totals, strict=True):
+            gradient.copy_(total.view_as(gradient))  # where recorded work adds to it
         total_loss, total_tokens = flat[: len(figures)].tolist()
         return total_loss, int(total_tokens)
 

@@ -18,7 +18,13 @@ from translation.training import checkpoints
 from translation.training.checkpoints import Progress, average_weights, load_weights
 from translation.training.distributed import SINGLE_PROCESS, ProcessGroup
 from translation.training.dropout import FastDropout
-from translation.training.step import SeededBatch, TrainingStep, batch_loss, optimisers_of
+from translation.training.step import (
+    Gradients,
+    SeededBatch,
+    TrainingStep,
+    batch_loss,
+    optimisers_of,
+)
 from translation.transformer import replace_dropout
 
 SEEDS = 2**63  # torch takes seeds below this number
@@ -146,23 +152,25 @@ def train_network(
     loss is not finite, a process is lost or the saved state is unusable.
     """
     step = training_step_of(network, config, context.device, context.process_group)
-    progress = checkpoints.restore_state(context.folder, network, step.optimisers, context.key)
-    run = _Run(network, step, training, validation, config, context, progress)
-    try:
-        run.train(width)
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        raise TranslationError(
-            f"out of memory with batch_tokens = {config.batch_tokens}: set a smaller batch_tokens "
-            "under [training], a smaller size under [network] or a smaller longest under [rules], "
-            "and delete the folder of the saved training state if the next run names it"
-        ) from error
-    if context.process_group.rank == 0:
-        network = network.eval()
-        # The best is loaded once more, because other candidates may have been loaded since.
-        progress.saved = max(_candidates(progress, config), key=run.load_and_validate)
-        load_weights(network, average_weights(context.folder, progress.saved))
+    with step.gradients.recorder.stream:
+        progress = checkpoints.restore_state(context.folder, network, step.optimisers, context.key)
+        run = _Run(network, step, training, validation, config, context, progress)
+        try:
+            run.train(width)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise TranslationError(
+                f"out of memory with batch_tokens = {config.batch_tokens}: set a smaller "
+                "batch_tokens under [training], a smaller size under [network] or a smaller "
+                "longest under [rules], and delete the folder of the saved training state if the "
+                "next run names it"
+            ) from error
+        if context.process_group.rank == 0:
+            network = network.eval()
+            # The best is loaded once more, because other candidates may have been loaded since.
+            progress.saved = max(_candidates(progress, config), key=run.load_and_validate)
+            load_weights(network, average_weights(context.folder, progress.saved))
     return progress
 
 
@@ -174,10 +182,9 @@ def training_step_of(
     network.to(device).train()
     return TrainingStep(
         network=network,
+        gradients=Gradients(network, config.label_smoothing, device),
         optimisers=optimisers_of(network, config.optimiser),
-        label_smoothing=config.label_smoothing,
         clip=config.clip,
-        device=device,
         process_group=process_group,
     )
 
@@ -396,13 +403,14 @@ def validation_loss(
     """
     was_training = network.training
     network.eval()
-    loss = 0.0
+    loss = torch.zeros((), device=device, dtype=torch.float64)
     count = 0
     batches = batch_indices(examples, tokens, None)
     for indices in batches[group.rank :: group.world_size]:
         batch = batch_of(examples, indices)
-        loss += batch_loss(network, batch, 0.0, device).item()
+        loss += batch_loss(network, [side.to(device) for side in batch.sides], 0.0)
         count += batch.tokens
     network.train(was_training)
-    total_loss, total_count = group.all_reduce(torch.tensor([loss, count], dtype=torch.float64))
+    figures = torch.tensor([loss.item(), count], dtype=torch.float64)
+    total_loss, total_count = group.all_reduce(figures)
     return float(total_loss / total_count)

@@ -70,11 +70,12 @@ def tokens_a_second(recipe: Recipe, size: str, device: torch.device) -> float:
     try:
         network = build_network(recipe.kind, values)
         step = training_step_of(network, config, device, SINGLE_PROCESS)
-        for _ in range(WARM_UP):
-            step([(0, batch)], 0.0)
-        start = time.monotonic()
-        while tokens == 0 or time.monotonic() - start < MEASURED_S:
-            tokens += step([(0, batch)], 0.0).tokens
+        with step.gradients.recorder.stream:
+            for _ in range(WARM_UP):
+                step([(0, batch)], 0.0)
+            start = time.monotonic()
+            while tokens == 0 or time.monotonic() - start < MEASURED_S:
+                tokens += step([(0, batch)], 0.0).tokens
     except UsageError:
         return 0.0
     except (RuntimeError, MemoryError) as error:

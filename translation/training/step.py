@@ -7,6 +7,7 @@ al., 2024), which moves matrices by their orthogonalised momentum.
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol, cast
 
 import torch
@@ -16,8 +17,9 @@ from torch.optim import Optimizer
 
 from translation.data.batches import Batch
 from translation.errors import TranslationError
+from translation.recorded import Recorded, Recorder
 from translation.training.distributed import ProcessGroup
-from translation.transformer import PADDING
+from translation.transformer import PADDING, Transformer
 
 # The coefficients of the polynomial that brings singular values near 1, and the number of its
 # iterations: Jordan et al., 2024.
@@ -148,17 +150,24 @@ class _OutputLayerLoss(torch.autograd.Function):
 def smoothed_loss(decoded: Tensor, weight: Tensor, expected: Tensor, smoothing: float) -> Tensor:
     """Return the summed cross-entropy of `expected` under the scores `decoded @ weight.T`, in nats.
 
-    `decoded` is `[positions, d_model]`, `weight` `[vocabulary, d_model]`, `expected` `[positions]`
-    without padding. A share `smoothing` of the target is spread evenly (section 5.4 of Vaswani et
-    al.).
+    `decoded` is `[positions, d_model]`, `weight` `[vocabulary, d_model]`, `expected` `[positions]`,
+    on the CPU without padding. A share `smoothing` of the target is spread evenly (section 5.4 of
+    Vaswani et al.).
     """
-    if torch.is_grad_enabled() and not decoded.is_cuda:
+    if not decoded.is_cpu:  # A GPU's memory is fast, and its kernels fuse the operations.
+        return cross_entropy(
+            decoded @ weight.T,
+            expected,
+            ignore_index=PADDING,
+            label_smoothing=smoothing,
+            reduction="sum",
+        )
+    if torch.is_grad_enabled():
         loss: Tensor = _OutputLayerLoss.apply(decoded, weight, expected, smoothing)  # type: ignore[no-untyped-call]
         return loss
-    # A GPU takes all positions at once: its memory is fast, and its kernels fuse the operations.
-    at_once = len(decoded) if decoded.is_cuda else POSITIONS_AT_ONCE
     losses: list[Tensor] = []
-    for part, tokens in zip(decoded.split(at_once), expected.split(at_once), strict=True):
+    blocks = zip(decoded.split(POSITIONS_AT_ONCE), expected.split(POSITIONS_AT_ONCE), strict=True)
+    for part, tokens in blocks:
         loss_of_part = cross_entropy(
             part @ weight.T,
             tokens,
@@ -205,6 +214,93 @@ def optimisers_of(network: nn.Module, kind: str) -> list[torch.optim.Optimizer]:
     return [adam, Muon(for_muon)]
 
 
+def batch_loss(network: nn.Module, sides: Iterable[Tensor], smoothing: float) -> Tensor:
+    """Return the loss of `Batch.sides` in nats, summed over real target tokens (`smoothed_loss`).
+
+    On CUDA, autocast multiplies in bfloat16.
+    """
+    source, target, expected = sides
+    with torch.autocast("cuda", torch.bfloat16, enabled=source.is_cuda):
+        translator = cast(Translator, network)
+        decoded, _ = translator(source, target)
+        if decoded.is_cpu:  # A GPU would have to be asked how many tokens are real.
+            is_real = expected != PADDING
+            decoded = decoded[is_real]
+            expected = expected[is_real]
+        return smoothed_loss(
+            decoded=decoded.flatten(0, -2),
+            weight=translator.output_weight,
+            expected=expected.flatten(),
+            smoothing=smoothing,
+        )
+
+
+def _add_gradients(
+    network: nn.Module, sides: Iterable[Tensor], smoothing: float, total: Tensor
+) -> None:
+    """Add the loss to `total`, and its gradients to those of the network."""
+    loss = batch_loss(network, sides, smoothing)
+    loss.backward()
+    total += loss.detach()
+
+
+class Gradients:
+    """The sums of the loss and its gradients over batches.
+
+    On a GPU, a Transformer's batches are padded to few shapes, and the work on each is `Recorded`.
+    """
+
+    def __init__(self, network: nn.Module, smoothing: float, device: torch.device) -> None:
+        self.network = network
+        self.smoothing = smoothing
+        self.loss = torch.zeros((), device=device, dtype=torch.float64)
+        self.flat: Tensor | None = None  # all gradients, where work is recorded
+        # An LSTM's work depends on the lengths of the sentences.
+        if device.type != "cpu" and isinstance(network, Transformer):
+            self.flat = _flat_gradients(network)
+        self.recorder = Recorder(device)  # its stream may read what was made before it
+        self.works: dict[torch.Size, tuple[Tensor, Recorded]] = {}  # with the sides that each reads
+
+    def clear(self) -> None:
+        """Set the sums to 0."""
+        self.loss.zero_()
+        if self.flat is None:
+            self.network.zero_grad()
+        else:
+            self.flat.zero_()
+
+    def add(self, batch: Batch) -> None:
+        """Add the loss of a batch and its gradients."""
+        if self.flat is None:
+            moved = [side.to(self.loss.device) for side in batch.sides]
+            _add_gradients(self.network, moved, self.smoothing, self.loss)
+            return
+        padded = batch.padded()
+        if padded.shape not in self.works:
+            sides = torch.empty_like(padded, device=self.loss.device)
+            work = partial(_add_gradients, self.network, sides, self.smoothing, self.loss)
+            self.works[padded.shape] = (sides, Recorded(self.recorder, work))
+        sides, recorded = self.works[padded.shape]
+        sides.copy_(padded, non_blocking=True)
+        recorded()
+
+    def tensors(self) -> list[Tensor]:
+        """Return the tensors of all gradients."""
+        if self.flat is not None:
+            return [self.flat]
+        return [each.grad for each in self.network.parameters() if each.grad is not None]
+
+
+def _flat_gradients(network: nn.Module) -> Tensor:
+    """Return a tensor of zeros of which all gradients are parts: one kernel changes them."""
+    parameters = list(network.parameters())
+    sizes = [parameter.numel() for parameter in parameters]
+    flat = parameters[0].new_zeros(sum(sizes))
+    for parameter, part in zip(parameters, flat.split(sizes), strict=True):
+        parameter.grad = part.view_as(parameter)
+    return flat
+
+
 class StepResult(NamedTuple):
     """The totals of an update over all processes."""
 
@@ -217,27 +313,24 @@ class TrainingStep:
     """The updates of a network's weights; each call makes one, with the batches that it gets."""
 
     network: nn.Module
+    gradients: Gradients
     optimisers: Sequence[torch.optim.Optimizer]  # of different weights
-    label_smoothing: float
     clip: float  # largest norm of the gradient; 0 for no limit
-    device: torch.device
     process_group: ProcessGroup
 
     def __call__(self, batches: Sequence[SeededBatch], rate: float) -> StepResult:
-        """Make a step of learning rate `rate`.
+        """Make a step of learning rate `rate`, in `with step.gradients.recorder.stream`.
 
         A process may have no batch in an update of few pairs, and then adds nothing. Raises
         TranslationError if the loss is not finite, and if another process has ended.
         """
-        self.network.zero_grad()
-        loss = 0.0
+        self.gradients.clear()
         tokens = 0
         for seed, batch in batches:
             torch.manual_seed(seed)  # of the dropout
-            loss_of_batch = batch_loss(self.network, batch, self.label_smoothing, self.device)
-            loss_of_batch.backward()
-            loss += loss_of_batch.item()
+            self.gradients.add(batch)
             tokens += batch.tokens
+        loss = self.gradients.loss
         result = StepResult(*self.process_group.reduce_gradients(self.network, loss, tokens))
         if not math.isfinite(result.loss):
             raise TranslationError(
@@ -245,9 +338,8 @@ class TrainingStep:
                 "the highest rate, to a lower value and train from the start; if a state of this "
                 "training is saved, the next run names the folder to delete"
             )
-        for parameter in self.network.parameters():
-            if parameter.grad is not None:
-                parameter.grad.div_(result.tokens)  # of the mean loss a token, not of the sum
+        for gradient in self.gradients.tensors():
+            gradient.div_(result.tokens)  # of the mean loss a token, not of the sum
         if self.clip:
             nn.utils.clip_grad_norm_(self.network.parameters(), self.clip)
         for optimiser in self.optimisers:
@@ -255,23 +347,3 @@ class TrainingStep:
                 settings["lr"] = rate
             optimiser.step()
         return result
-
-
-def batch_loss(network: nn.Module, batch: Batch, smoothing: float, device: torch.device) -> Tensor:
-    """Return the loss of a batch in nats, summed over real target tokens (`smoothed_loss`).
-
-    On CUDA, autocast multiplies in bfloat16.
-    """
-    source = batch.source.to(device)
-    target = batch.target_input.to(device)
-    expected = batch.target_output.to(device)
-    with torch.autocast("cuda", torch.bfloat16, enabled=device.type == "cuda"):
-        translator = cast(Translator, network)
-        decoded, _ = translator(source, target)
-        is_real = expected != PADDING
-        return smoothed_loss(
-            decoded=decoded[is_real],
-            weight=translator.output_weight,
-            expected=expected[is_real],
-            smoothing=smoothing,
-        )
