@@ -6,33 +6,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dtml.checkpoints import Ensemble
-from dtml.errors import DtmlError
 from dtml.network import days_at_once, memory_of_the_gpu
 from dtml.windows import Windows
-from translation.transformer import prepare_cuda
-
-
-def choose_device(name: str) -> torch.device:
-    """Return the device "cpu" or "cuda", which "auto" is where available, with deterministic
-    operations.
-
-    Raises DtmlError for CUDA on a machine without it.
-    """
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda":
-        if not torch.cuda.is_available():
-            raise DtmlError("torch finds no CUDA device here: use --device auto or cpu")
-        prepare_cuda()
-    return torch.device(name)
-
-
-def name_of(device: torch.device) -> str:
-    """Return the name of a device; a GPU's includes its model and its UUID."""
-    if device.type != "cuda":
-        return str(device)
-    gpu = torch.cuda.get_device_properties(device)
-    return f"{device}, {gpu.name}, {gpu.uuid}"
 
 
 def predict(ensemble: Ensemble, windows: Windows, device: torch.device) -> pd.DataFrame:

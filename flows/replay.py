@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import ArrayLike, NDArray
 from sqlalchemy import Engine
 
@@ -28,7 +29,6 @@ from db.rows import nights, runs
 from db.rows.nights import COMPLETE
 from dtml.checkpoints import checkpoint_hash, save_ensemble
 from dtml.errors import DtmlError, UsageError
-from dtml.inference import choose_device
 from dtml.machine import changes, computed_by, is_by_cpu
 from dtml.markets import Constituent, Market
 from dtml.self_test import TOLERANCE
@@ -156,9 +156,11 @@ class Archive:
 
     def device_for(self, computed_then: str | None) -> str:
         """Return the device on which to compute again what `computed_by` then named, or None."""
-        if self.device == "auto" and computed_then is not None and is_by_cpu(computed_then):
+        if self.device != "auto" or computed_then is None:
+            return self.device
+        if is_by_cpu(computed_then):
             return "cpu"
-        return self.device
+        return "cuda" if torch.cuda.is_available() else "auto"
 
     def context(
         self, run: Mapping[str, Any], symbols: Iterable[str], computed_then: str | None
@@ -420,7 +422,7 @@ def replay_of(
         run=tonight.run,
         known_at=known_at or night["known_at"],
         computed_by=night["computed_by"],
-        machine=computed_by(choose_device(tonight.context.device)),
+        machine=computed_by(tonight.context.place),
         predictions=_beside(stored, None if forecast is None else forecast.predictions),
         recorded_hash=night["inputs_hash"],
         inputs_hash=None if forecast is None else forecast.windows.digest,
@@ -632,7 +634,7 @@ def reproduce(archive: Archive, receipt: Receipt, run: Mapping[str, Any]) -> Rep
         run=run,
         known_at=known_at,
         computed_by=computed_then,
-        machine=computed_by(choose_device(tonight.context.device)),
+        machine=computed_by(tonight.context.place),
         predictions=_beside(named, again[again["symbol"] == receipt.symbol]),
         recorded_hash=recorded_hash,
         inputs_hash=tonight.forecast.windows.digest,
@@ -747,7 +749,7 @@ def retrain(
     apart = {
         name: float((then - weights[name]).abs().max()) for name, then in (stored or {}).items()
     }
-    device = choose_device(context.device)
+    device = context.place
     return Retraining(
         run=run,
         device=device.type,

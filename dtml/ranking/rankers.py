@@ -33,7 +33,7 @@ from dtml.ranking.models import (
 )
 from dtml.ranking.outcomes import Leg, sessions_to
 from dtml.ranking.panel import Features, There, places, ranked
-from dtml.ranking.relative import Relative, RelativeConfig, fit_relative
+from dtml.ranking.relative import CPU, Relative, RelativeConfig, fit_relative
 from dtml.ranking.walk import MINIMUM_TRAIN_DAYS, History
 from translation import artifacts
 from translation.artifacts import prefixed, under
@@ -99,22 +99,24 @@ class Rankers:
         return _blended(scores)
 
 
-def fit_rankers(history: History, config: RankersConfig) -> Rankers:
-    """Fit every ranker on all days of a history whose outcomes are known.
+def fit_rankers(history: History, config: RankersConfig, device: torch.device = CPU) -> Rankers:
+    """Fit every ranker on all days of a history whose outcomes are known; networks by a device.
 
     Slopes are measured on the last `VALIDATION_DAYS`, by rankers fitted before. Raises DtmlError
     for too short a history.
     """
     split, whole = spans_of(history)
-    earlier_rankers = Rankers(_fit_all(history, split.trained, config), slopes={})
+    earlier_rankers = Rankers(_fit_all(history, split.trained, config, device), slopes={})
     relative = history.relative[split.scored]
     scores_by_name = earlier_rankers.scores(history.features, history.there, split.scored)
     slopes = {name: slope_of(ranked(scores), relative) for name, scores in scores_by_name.items()}
-    return Rankers(_fit_all(history, whole, config), slopes)
+    return Rankers(_fit_all(history, whole, config, device), slopes)
 
 
-def _fit_all(history: History, days: slice, config: RankersConfig) -> dict[str, Ranker | Relative]:
-    return {name: _fit(name, history, days, config) for name in config.folds_per_training}
+def _fit_all(
+    history: History, days: slice, config: RankersConfig, device: torch.device
+) -> dict[str, Ranker | Relative]:
+    return {name: _fit(name, history, days, config, device) for name in config.folds_per_training}
 
 
 def spans_of(history: History) -> tuple[Split, slice]:
@@ -138,13 +140,15 @@ def spans_of(history: History) -> tuple[Split, slice]:
     return split, slice(0, stop)
 
 
-def _fit(name: str, history: History, days: slice, config: RankersConfig) -> Ranker | Relative:
+def _fit(
+    name: str, history: History, days: slice, config: RankersConfig, device: torch.device
+) -> Ranker | Relative:
     if name == "ridge":
         return fit_ridge(*history.rows(days), config.ridge)
     if name == "boosting":
         return fit_boosting(*history.rows(days), config.boosting)
     network = next(network for network in config.networks if network.name == name)
-    return fit_relative(history, days, network)
+    return fit_relative(history, days, network, device)
 
 
 def _scores(model: Ranker | Relative, features: Features, there: There, days: slice) -> PerStock:
@@ -170,6 +174,7 @@ def walk(
     walked: Sequence[Split],
     config: RankersConfig,
     train_or_load: Callable[[str, Train], PerStock] = lambda _name, train: train(),
+    device: torch.device = CPU,
 ) -> Scores:
     """Return the scores of rankers that are trained anew as they walk, and of their blends.
 
@@ -181,7 +186,7 @@ def walk(
     for name in config.folds_per_training:
         scores[name] = np.full_like(history.outcome, np.nan)
     for training in trainings(history, walked, config):
-        train = partial(training.run, history, config)
+        train = partial(training.run, history, config, device)
         scores[training.predictor][training.days] = train_or_load(training.name, train)
     return _blended(scores)
 
@@ -198,9 +203,9 @@ class Training:
     train_days: slice
     days: slice
 
-    def run(self, history: History, config: RankersConfig) -> PerStock:
+    def run(self, history: History, config: RankersConfig, device: torch.device) -> PerStock:
         """Train, and return the scores of the days, which are the same in every process."""
-        model = _fit(self.predictor, history, self.train_days, config)
+        model = _fit(self.predictor, history, self.train_days, config, device)
         return _scores(model, history.features, history.there, self.days)
 
 

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from numpy import ndarray
 from torch import Tensor
 
+from dtml.devices import Load
 from dtml.evaluation.splits import hold_out
 from dtml.network import Batch, Network, NetworkConfig, Positions, Rows, Scores, StockDays
 from dtml.networks import NETWORKS
@@ -25,6 +26,7 @@ from dtml.ranking.walk import History
 from dtml.training import Member, TrainingConfig, fit_members, stack_members
 from dtml.windows import Windows
 
+CPU = torch.device("cpu")
 Loss = Literal["own", "correlation"]
 # The features of `FEATURES` that stand for those of the DTML paper.
 PAPER_FEATURES = (
@@ -162,6 +164,17 @@ class RelativeConfig:
         """Return the name of the predictor."""
         return f"{self.model.network}_relative"
 
+    def load(self, stocks: int) -> Load:
+        """Return the load of one training."""
+        return Load.of(
+            self.model,
+            self.training,
+            seeds=self.seeds,
+            days=self.sessions,
+            stocks=stocks,
+            window=self.window,
+        )
+
     def rows(
         self, features: Float[ndarray, "sessions stocks all"]
     ) -> Float[Tensor, "rows symbols features"]:
@@ -209,8 +222,10 @@ class Relative:
         return blend(by_seed)
 
 
-def fit_relative(history: History, days: slice, config: RelativeConfig) -> Relative:
-    """Return the networks fitted on the last `config.sessions` of some days.
+def fit_relative(
+    history: History, days: slice, config: RelativeConfig, device: torch.device = CPU
+) -> Relative:
+    """Return the networks fitted on the last `config.sessions` of some days, by a device.
 
     The last `config.validation` of these choose the epoch, and train nothing; nor do sessions whose
     outcomes were not known before them (`hold_out`).
@@ -222,7 +237,7 @@ def fit_relative(history: History, days: slice, config: RelativeConfig) -> Relat
     members = [Member(seed, config.model, config.training) for seed in seeds]
     train = windows_of(history, config, slice(train_start, split.trained.stop))
     validation = windows_of(history, config, split.scored)
-    fits = fit_members(train, validation, members, device=torch.device("cpu"))
+    fits = fit_members(train, validation, members, device=device)
     stacked = stack_members(fits)
     weights = {name: value.numpy() for name, value in stacked.items()}
     return Relative(config=config, weights=weights)

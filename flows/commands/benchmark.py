@@ -18,7 +18,13 @@ from dtml.published import SETS, require_set, shortened
 from dtml.ranking.outcomes import Leg
 from flows.commands.answers import Answer, answering
 from flows.commands.options import refuse, with_request
-from flows.commands.ranking import NetworksOption, as_document, network_names, rank_sets
+from flows.commands.ranking import (
+    NetworksOption,
+    as_document,
+    network_names,
+    rank_sets,
+    refuse_unused_device,
+)
 from flows.console import ConsoleTable, Part, announce, bold
 from flows.markets.opened import RunRequest, choose_as_of
 from flows.nightly.context import open_context, open_stored_context
@@ -31,8 +37,8 @@ from flows.studies.study import run_study
 commands = typer.Typer()
 # The options that have no effect on a benchmark.
 UNUSED = {
-    "ranking": ("--members", "--epochs", "--grid", "--index", "--source", "--device"),
-    "csi300": ("--epochs", "--grid", "--leg", "--source", "--device"),
+    "ranking": ("--members", "--epochs", "--grid", "--index", "--source"),
+    "csi300": ("--epochs", "--grid", "--leg", "--source"),
 }
 UNUSED_BY_PUBLISHED = ("--members", "--with", "--leg")
 
@@ -103,13 +109,14 @@ def benchmark(
         "--leg": leg != "next_close",
         "--index": request.index,
         "--source": request.source,
-        "--device": request.device != "auto",
     }
     unused = {option: given[option] for option in UNUSED.get(market, UNUSED_BY_PUBLISHED)}
     refuse(unused, f"not every option has an effect on `dtml benchmark {market}`")
     require_index_with_prices(request)
+    if market in UNUSED:
+        refuse_unused_device(request, networks)
     if market == "ranking":
-        return rank_sets(request.prices, networks, seeds, leg)
+        return rank_sets(request, networks, seeds, leg)
     if market == "csi300":
         if request.prices is None or request.index is None or members is None:
             raise UsageError(
@@ -118,7 +125,7 @@ def benchmark(
             )
         files = Files(prices=request.prices, index=request.index, members=members)
         with err.status("ranking CSI 300"):
-            found = run_study(Csi300(files, network_names(networks), seeds))
+            found = run_study(Csi300(files, network_names(networks), seeds, request.device))
         published = ranking_pages.published_table(found)
         assert published is not None  # each result is stored with the published figures
         task = found.row["config"]["table"]

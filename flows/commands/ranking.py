@@ -21,7 +21,7 @@ from dtml.pages.survivorship import of_study
 from dtml.prices.sessions import previous_session
 from dtml.ranking.outcomes import Leg
 from flows.commands.answers import Answer, answering
-from flows.commands.options import day_option, of_a_market
+from flows.commands.options import day_option, of_a_market, refuse
 from flows.console import ConsoleTable, Formats, Part, announce, bold
 from flows.markets.files import named_in_command, read_market
 from flows.markets.opened import RunRequest, choose_as_of
@@ -45,7 +45,7 @@ NetworksOption = Annotated[
 
 
 @commands.command()
-@of_a_market("source", "prices", "index", "universe")
+@of_a_market("source", "prices", "index", "universe", "device")
 @answering("json", "markdown")
 def ranking(
     request: RunRequest,
@@ -67,6 +67,7 @@ def ranking(
     """
     if first > last:
         raise UsageError(f"--from {first} is after --to {last}: give --from the earlier day")
+    refuse_unused_device(request, networks)
     plan = Plan(
         first=first,
         last=last,
@@ -173,9 +174,10 @@ def _holdings(file: Path) -> "pd.Series[float]":
 
 
 def rank_sets(
-    folder: Path | None, networks: Sequence[Network] | None, seeds: int, leg: Leg
+    asked: RunRequest, networks: Sequence[Network] | None, seeds: int, leg: Leg
 ) -> Answer:
     """Walk models and rules through every set of SETS in a folder; UsageError without one."""
+    folder = asked.prices
     all_files = {name: (folder or Path()) / f"{name}.parquet" for name in SETS}
     files = {name: file for name, file in all_files.items() if file.exists()}
     if folder is None or not files:
@@ -189,7 +191,11 @@ def rank_sets(
     for name, file in files.items():
         # The stocks are those of the price file, whatever stocks the market of the set lists.
         request = RunRequest(
-            f"ranking-{name}", market_file_of(name), prices=file.absolute(), universe="source"
+            f"ranking-{name}",
+            market_file_of(name),
+            prices=file.absolute(),
+            universe="source",
+            device=asked.device,
         )
         plan = Plan(
             first=SETS[name].first,
@@ -211,6 +217,13 @@ def rank_sets(
 def as_document(found: page.Ranking) -> dict[str, Any]:
     """Return a ranking for JSON, with the rule that is strongest beside the blend."""
     return {"ranking": found.row, "strongest_rule": found.strongest, "scores": found.scores}
+
+
+def refuse_unused_device(request: RunRequest, networks: Sequence[Network] | None) -> None:
+    """Raise UsageError for a device without a network to train on it."""
+    if not networks:
+        chosen = request.device != "auto"
+        refuse({"--device": chosen}, "only networks, which --with names, are trained on a device")
 
 
 def network_names(networks: Sequence[Network] | None) -> tuple[NetworkName, ...]:

@@ -103,12 +103,11 @@ def train(
 
 def _trained(recipe: "Recipe", device: str) -> "tuple[Model, Answer]":
     """Train and score a model, and say so; a process that shares another's work ends here."""
-    from dtml.inference import choose_device
-    from flows.translating.models import assist, train_and_score
+    from flows.translating.models import assist, device_for, train_and_score
 
     # Only the first of torchrun's processes stores the model.
     if int(os.environ.get("RANK", "0")) > 0:
-        assist(recipe, choose_device(device).type)
+        assist(recipe, device_for(recipe, device))
         raise typer.Exit
     model, scores = as_flow("translate-train", recipe.name, lambda: train_and_score(recipe, device))
     card = model.card
@@ -146,7 +145,7 @@ def opened(
     name: str | None, device: str, beams: int, alpha: float, **search: Any
 ) -> "tuple[Model, Search]":
     """Return a model, and how it searches for translations."""
-    from dtml.inference import choose_device
+    from dtml.devices import choose_device
     from flows.translating.models import open_model
     from translation.decoding.beam_search import Search
 

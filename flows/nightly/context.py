@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+import torch
 from sqlalchemy import Connection, Engine
 
 from db.engine import reading
@@ -20,6 +21,7 @@ from db.save import save
 from dtml import features
 from dtml.attention import Attention
 from dtml.backtest.quotes import Quotes
+from dtml.devices import Load, choose_device
 from dtml.errors import DtmlError
 from dtml.evaluation import drift
 from dtml.experiments import Experiment, nightly_of, vary
@@ -43,6 +45,9 @@ if TYPE_CHECKING:  # these modules import this one
 
 log = logging.getLogger(__name__)
 
+# Of a market whose file limits none, for the choice of a device: four years.
+USUAL_TRAIN_SESSIONS = 1000
+
 
 @dataclass(frozen=True)
 class MarketContext(OpenedMarket):
@@ -50,6 +55,20 @@ class MarketContext(OpenedMarket):
 
     experiment: Experiment
     device: str
+
+    @property
+    def place(self) -> torch.device:
+        """Return the device that computes, which "auto" chooses by the training of the nights."""
+        experiment = self.experiment
+        load = Load.of(
+            experiment.model,
+            experiment.training,
+            seeds=experiment.seeds,
+            days=experiment.train_sessions or USUAL_TRAIN_SESSIONS,
+            stocks=len(self.market.symbols),
+            window=experiment.windows.window,
+        )
+        return choose_device(self.device, [load])
 
 
 def open_context(request: RunRequest) -> MarketContext:

@@ -23,7 +23,6 @@ from db.rows import nights, prices
 from db.rows.runs import latest_trained
 from db.save import save
 from dtml.errors import DtmlError, UsageError
-from dtml.inference import choose_device
 from dtml.machine import computed_by
 from dtml.pages.figures import counted
 from dtml.prices.sessions import REMEDY, next_known_session, session_open
@@ -236,7 +235,7 @@ def store(tonight: Tonight) -> None:
                 run_id=run_id,
                 known_at=tonight.watermark,
                 inputs_hash=forecast.windows.digest,
-                computed_by=computed_by(choose_device(context.device)),
+                computed_by=computed_by(context.place),
             )
             # Here too, so that the stage does not stay "running" if the process dies after this.
             nights.finish_stage(conn, market, tonight.as_of, "store", status="done", seconds=0)

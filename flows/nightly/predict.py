@@ -9,7 +9,7 @@ import pandas as pd
 from db.engine import reading
 from db.rows import prices
 from dtml.attention import Attention
-from dtml.inference import attention, choose_device
+from dtml.inference import attention
 from dtml.inference import predict as probabilities
 from dtml.prices.sessions import next_session, sessions_up_to
 from dtml.windows import WindowConfig, Windows
@@ -70,7 +70,7 @@ def predict_night(
 
 def predict_windows(context: MarketContext, model: Model, windows: Windows) -> pd.DataFrame:
     """Return `dtml.inference.predict` of these windows, and `calibrated`, or NaN."""
-    predictions = probabilities(model.ensemble, windows, choose_device(context.device))
+    predictions = probabilities(model.ensemble, windows, context.place)
     if model.calibration is None:
         return predictions.assign(calibrated=np.nan)
     probability = predictions["probability"].to_numpy()
@@ -100,7 +100,7 @@ def attention_of(context: MarketContext, model: Model, tonight: Windows) -> Atte
     if not tonight.observed.any():
         return Attention((), np.empty((0, 0)))
     # A night has one day: [1 stocks stocks] becomes [stocks stocks].
-    weights = attention(model.ensemble, tonight, choose_device(context.device))[0].numpy()
+    weights = attention(model.ensemble, tonight, context.place)[0].numpy()
     observed = np.flatnonzero(tonight.observed[0].numpy())
     # The result is in the order of the symbols, whatever the order of the model's stocks.
     places = sorted(observed, key=lambda place: tonight.symbols[place])

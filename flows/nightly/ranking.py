@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from sqlalchemy import Connection
 
 from db import where
@@ -22,6 +23,7 @@ from db.read import query, read, read_value
 from db.rows import rankings as stored
 from db.save import save
 from dtml.baselines.naive_rules import MODEL
+from dtml.devices import choose_device
 from dtml.errors import DtmlError
 from dtml.evaluation.evidence import Evidence, evidence, promoted
 from dtml.evaluation.ranking import FIGURES, both_known, rank_ics, score_daily, score_each_day
@@ -284,7 +286,7 @@ def train_rankers(tonight: Tonight, previous: Mapping[str, Any] | None = None) -
     history = history_of(context, bars, market.leg)
     asked = RankersConfig.for_rankers(market.leg, *market.eligible_rankers)
     config = _config(context)
-    rankers = fit_rankers(history, asked)
+    rankers = fit_rankers(history, asked, _place(context, asked))
     rankers, own_record = train_own(context, history, rankers)
     settings = {
         "market": context.name,
@@ -302,6 +304,12 @@ def train_rankers(tonight: Tonight, previous: Mapping[str, Any] | None = None) -
     with transaction(context.engine) as conn:
         save(conn, "ranker", row)
     return Trained(row, rankers, _note(context, (previous or row)["config"], row["config"]))
+
+
+def _place(context: MarketContext, config: RankersConfig) -> torch.device:
+    """Return the device of the networks among the rankers, which are trained twice."""
+    stocks = len(context.market.symbols)
+    return choose_device(context.device, [each.load(stocks) for each in config.networks] * 2)
 
 
 def _config(context: MarketContext) -> dict[str, Any]:

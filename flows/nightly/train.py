@@ -20,9 +20,10 @@ from db.rows import runs
 from db.rows.runs import latest_trained
 from db.save import save
 from dtml.checkpoints import Ensemble, checkpoint_hash, load_ensemble, save_ensemble
+from dtml.devices import name_of
 from dtml.errors import DtmlError
 from dtml.evaluation.calibration import Calibration, calibrate
-from dtml.inference import choose_device, member_probabilities, name_of
+from dtml.inference import member_probabilities
 from dtml.machine import computed_by, torch_build
 from dtml.markets import Market
 from dtml.own.code import OWN
@@ -265,7 +266,7 @@ def fit_model(
         "slope": fitted.calibration.slope,
         "intercept": fitted.calibration.intercept,
         "train_first": fitted.first,
-        "computed_by": computed_by(choose_device(context.device)),
+        "computed_by": computed_by(context.place),
         "kind": kind,
     }
     if kind == "backtest":
@@ -298,7 +299,7 @@ def fit_bars(
     """
     windows = windows_of(context, bars, context.experiment.windows, context.market.symbols)
     train, validation = context.experiment.spans(windows, as_of)
-    device = choose_device(context.device)
+    device = context.place
     where = f"{' and '.join(map(name_of, devices_of(device)))} of {platform.node()}"
     log.info("%d days to train on, %d for validation, on %s", len(train), len(validation), where)
     members = context.experiment.members_of(*seeds)
@@ -406,7 +407,7 @@ def _run_id(
     context: MarketContext, as_of: date, bars: pd.DataFrame, purpose: list[str | None]
 ) -> str:
     """Return a run's name: market, date, digest of what decides weights, and `purpose`."""
-    device = choose_device(context.device).type
+    device = context.place.type
     versions = [version("dtml-nightshift"), torch_build(), device, CALIBRATED]
     settings = [config_of(context), universe_of(context.market), versions, purpose]
     digest = hashlib.sha256(json.dumps(settings).encode())

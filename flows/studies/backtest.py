@@ -40,7 +40,6 @@ from dtml.evaluation.calibration import coverage, curve_with_intervals
 from dtml.evaluation.ranking import Days
 from dtml.evaluation.survivorship import Survivorship, survivorship_of
 from dtml.experiments import Experiment
-from dtml.inference import choose_device
 from dtml.machine import torch_build
 from dtml.markets.definition import FREE, Costs
 from dtml.pages.backtest import EQUAL_WEIGHT, INDEX, backtest_page
@@ -266,7 +265,7 @@ class Backtest(Study[Result]):
             asdict(self.context.experiment),
             self.context.market.settings,
             torch_build(),
-            choose_device(self.context.device).type,
+            self.context.place.type,
             digest_of_rejected(self.context, self.bars),
         ]
         bars = self.bars.drop(columns="known_at")
@@ -427,7 +426,7 @@ class Backtest(Study[Result]):
             "created_at": datetime.now(UTC),
             "list_is_snapshot": market.is_snapshot,
             "list_as_of": None if market.of_prices else market.constituents_as_of,
-            "device": choose_device(self.context.device).type,
+            "device": self.context.place.type,
         }
 
 

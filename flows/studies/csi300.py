@@ -17,10 +17,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from sqlalchemy import Engine
 
 from db.engine import open_store
 from dtml.backtest.performance import sharpe
+from dtml.devices import choose_device
 from dtml.errors import UsageError
 from dtml.evaluation.metrics import Estimate
 from dtml.evaluation.ranking import Daily, both_known, mean_of_days, pearson_ics, rank_ics
@@ -38,7 +40,7 @@ from dtml.ranking.relative import RelativeConfig
 from dtml.ranking.walk import History, market_panel
 from dtml.sources import open_source
 from flows.settings import data_folder
-from flows.studies.ranking import RankingStudy, train_once
+from flows.studies.ranking import RankingStudy, other_than_cpu, train_once
 from flows.studies.study import study_id
 from translation.atomic_files import write_whole
 
@@ -139,6 +141,7 @@ class Csi300(RankingStudy):
     files: Files
     networks: tuple[NetworkName, ...] = ()
     seeds: int = 10
+    device: str = "auto"
 
     @cached_property
     def engine(self) -> Engine:
@@ -187,9 +190,17 @@ class Csi300(RankingStudy):
         return RankersConfig(LEG, networks=tuple(networks))
 
     @property
+    def place(self) -> torch.device:
+        """Return the device of the networks."""
+        stocks = len(self.market.symbols)
+        loads = [network.load(stocks) for network in self.rankers.networks]
+        return choose_device(self.device, loads)
+
+    @property
     def config(self) -> dict[str, Any]:
         """Return every setting."""
-        return {**asdict(self.rankers), "features": list(FEATURES)}
+        features = {"features": list(FEATURES)}
+        return {**asdict(self.rankers), **features, **other_than_cpu(self.place)}
 
     @cached_property
     def id(self) -> str:
@@ -227,7 +238,7 @@ class Csi300(RankingStudy):
             # those above are loaded.
             before_test = known_before(self.days.start, horizon=sessions_to(LEG))
             longer = replace(self.splits[0], trained=slice(0, before_test))
-            walked = walk_rankers(self.history, [longer], self.rankers, train_or_load)
+            walked = walk_rankers(self.history, [longer], self.rankers, train_or_load, self.place)
             scores |= {each.name: walked[each.name] for each in self.rankers.networks}
         return scores
 

@@ -16,6 +16,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
+import torch
 from jaxtyping import Float
 from numpy import ndarray
 from sqlalchemy import Connection, Engine
@@ -28,11 +29,12 @@ from db.save import save
 from dtml.baselines.classifiers import Kind, fit_classifier
 from dtml.baselines.naive_rules import choose_rule, directions_on, stock_directions
 from dtml.checkpoints import Ensemble, save_ensemble
+from dtml.devices import Load, choose_device
 from dtml.errors import DtmlError
 from dtml.evaluation.calibration import count_bins, curve_with_intervals
 from dtml.evaluation.scoreboard import Predictor, common_stock_days, member_scores, scoreboard
 from dtml.evaluation.survivorship import survivorship_of
-from dtml.inference import choose_device, member_probabilities
+from dtml.inference import member_probabilities
 from dtml.machine import computed_by, torch_build
 from dtml.pages.benchmark import benchmark_page
 from dtml.prices.returns import adjusted_price, returns_between
@@ -111,9 +113,22 @@ class PublishedExperiment(Study[Benchmark]):
         return self.context.engine
 
     @property
-    def device(self) -> str:
-        """Return the kind of device that computes."""
-        return choose_device(self.context.device).type
+    def place(self) -> torch.device:
+        """Return the device that computes, which "auto" chooses by all trainings."""
+        first, last = self.paper.train
+        loads = [
+            Load.of(
+                recipe.model,
+                recipe.training,
+                seeds=len(self.seeds),
+                days=len(pd.bdate_range(first, last)),
+                stocks=len(self.context.market.symbols),
+                window=recipe.window,
+            )
+            for recipes in self.recipes.values()
+            for recipe in recipes
+        ]
+        return choose_device(self.context.device, loads)
 
     @cached_property
     def known(self) -> tuple[pd.DataFrame, datetime]:
@@ -183,7 +198,7 @@ class PublishedExperiment(Study[Benchmark]):
             self.seeds,
             market.index.symbol,
             market.symbols,
-            [torch_build(), version("scikit-learn"), self.device],
+            [torch_build(), version("scikit-learn"), self.place.type],
         ]
         return study_id(self.paper.market, self.paper.test[0], settings, self.known[0])
 
@@ -314,7 +329,7 @@ def train_models(
         fits_of_window = fit_members(
             *experiment.spans(window),
             list(members.values()),
-            device=choose_device(experiment.context.device),
+            device=experiment.place,
             state_folder=experiment.folder / str(window),
             on_epoch=on_epoch,
         )
@@ -336,7 +351,7 @@ def _network_trial(experiment: PublishedExperiment, recipe: Recipe, fits: list[F
         windows=experiment.window_config(recipe.window),
         weights=stack_members(fits),
     )
-    device = choose_device(experiment.context.device)
+    device = experiment.place
     members = []
     for fit in fits:
         best = fit.epochs[fit.best_epoch - 1]  # epochs are numbered from 1
@@ -459,7 +474,7 @@ def _score_and_store(
         **{f"{name}_first": span.target[0].date() for name, span in spans.items()},
         **{f"{name}_last": span.target[-1].date() for name, span in spans.items()},
         **decided,
-        "device": experiment.device,
+        "device": experiment.place.type,
         "test_read_at": read_at,
     }
     with transaction(experiment.engine) as conn:
@@ -531,7 +546,7 @@ def _run_of(
         "train_first": train.target[0].date(),
         "train_last": validation.target[-1].date(),
         "created_at": created_at,
-        "computed_by": computed_by(choose_device(experiment.context.device)),
+        "computed_by": computed_by(experiment.place),
     }
 
 

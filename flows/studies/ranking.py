@@ -6,6 +6,7 @@ in a file; some run side by side.
 
 import io
 import logging
+import math
 import time
 import warnings
 from abc import abstractmethod
@@ -28,6 +29,7 @@ from threadpoolctl import threadpool_limits
 from db.engine import reading, transaction
 from db.rows import rankings
 from dtml.backtest.turnover import after_costs
+from dtml.devices import Load, choose_device
 from dtml.errors import UsageError
 from dtml.evaluation.metrics import MINIMUM_DAYS
 from dtml.evaluation.ranking import (
@@ -60,7 +62,7 @@ from dtml.ranking.panel import Grid, ranked
 from dtml.ranking.rankers import RankersConfig, Training, trainings
 from dtml.ranking.rankers import walk as walk_rankers
 from dtml.ranking.relative import RelativeConfig
-from dtml.ranking.walk import History, earliest, folds
+from dtml.ranking.walk import RETRAIN_EVERY, History, earliest, folds
 from flows.nightly.context import (
     MarketContext,
     digest_of_rejected,
@@ -99,6 +101,11 @@ def train_once(folder: Path, name: str, train: Callable[[], Grid]) -> Grid:
         log.info("%s: trained and scored %s", folder.name, name)
     scores: Grid = np.load(file, allow_pickle=False)
     return scores
+
+
+def other_than_cpu(place: torch.device) -> dict[str, str]:
+    """Return the setting of a device whose networks differ from the CPU's in the last bits."""
+    return {} if place.type == "cpu" else {"device": place.type}
 
 
 class RankingStudy(Study[Ranking]):
@@ -284,6 +291,17 @@ class Walk(RankingStudy):
         networks = [RelativeConfig.for_network(name, seeds) for name in self.plan.networks]
         return RankersConfig(self.plan.leg, networks=tuple(networks))
 
+    @property
+    def place(self) -> torch.device:
+        """Return the device of the networks, which "auto" chooses by all of their trainings."""
+        sessions = len(pd.bdate_range(self.plan.first, self.plan.last))
+        stocks = len(self.market.symbols)
+        loads: list[Load] = []
+        for network in self.rankers.networks:
+            trainings_of_network = math.ceil(sessions / (RETRAIN_EVERY * network.folds))
+            loads += [network.load(stocks)] * trainings_of_network
+        return choose_device(self.context.device, loads)
+
     @cached_property
     def known(self) -> tuple[pd.DataFrame, datetime]:
         """Return the bars up to the last that an outcome needs, and their watermark.
@@ -318,6 +336,7 @@ class Walk(RankingStudy):
             "max_return": self.market.checks.max_return,
             "trading": self.market.trading.settings,
             **own_code_record(self.context),
+            **other_than_cpu(self.place),
         }
 
     @cached_property
@@ -352,7 +371,9 @@ class Walk(RankingStudy):
             def reported(name: str, train: Callable[[], Grid]) -> Grid:
                 return counted_training(name, partial(once, name, train))
 
-            scores = as_task("walk", lambda: walk_rankers(history, splits, self.rankers, reported))
+            scores = as_task(
+                "walk", lambda: walk_rankers(history, splits, self.rankers, reported, self.place)
+            )
         if self.market.code:
             spans = [(fold.trained, fold.scored) for fold in splits]
             scores[OWN], _last_model = as_task(
@@ -478,7 +499,7 @@ def train_side_by_side(walk: Walk, to_train: list[Training]) -> None:
     ordered = sorted(
         missing, key=lambda each: (each.predictor not in NETWORKS, each.predictor != "boosting")
     )
-    inputs = (walk.folder, walk.history, walk.rankers)
+    inputs = (walk.folder, walk.history, walk.rankers, walk.place)
     with (
         worker_pool(walk.workers, _begin_worker, *inputs) as pool,
         rankings_progress(walk.market.name, len(ordered)) as counted_training,
@@ -489,19 +510,22 @@ def train_side_by_side(walk: Walk, to_train: list[Training]) -> None:
 
 
 # In a worker process it has one entry, which `_begin_worker` adds: the history is sent only once.
-_worker_inputs: list[tuple[Path, History, RankersConfig]] = []
+_worker_inputs: list[tuple[Path, History, RankersConfig, torch.device]] = []
 
 
-def _begin_worker(folder: Path, history: History, config: RankersConfig) -> None:
+def _begin_worker(
+    folder: Path, history: History, config: RankersConfig, device: torch.device
+) -> None:
     # One thread for each worker: together they use the cores.
     torch.set_num_threads(1)
     threadpool_limits(1)
-    _worker_inputs.append((folder, history, config))
+    choose_device(device.type)  # which also sets its options in this process
+    _worker_inputs.append((folder, history, config, device))
 
 
 def _train_one(training: Training) -> None:
-    folder, history, config = _worker_inputs[0]
-    train_once(folder, training.name, partial(training.run, history, config))
+    folder, history, config, device = _worker_inputs[0]
+    train_once(folder, training.name, partial(training.run, history, config, device))
 
 
 @dataclass(frozen=True)

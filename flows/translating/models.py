@@ -1,6 +1,7 @@
 """Find, train and score the translation models of the data folder, and store their facts."""
 
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -16,7 +17,7 @@ from sqlalchemy import Engine
 from db.engine import open_store, transaction
 from db.rows import translations
 from db.save import save
-from dtml.inference import choose_device
+from dtml.devices import Load, choose_device
 from flows.log_lines import logged_run
 from flows.service.tasks import as_task
 from flows.settings import err, tell
@@ -28,7 +29,7 @@ from translation.data.corpus_cache import hash_of
 from translation.data.languages import BleuTokenizer
 from translation.decoding.beam_search import Search
 from translation.errors import TranslationError, UsageError
-from translation.models import Model, load_model
+from translation.models import Model, build_network, load_model
 from translation.recipes import Recipe
 from translation.scoring import Comparison, Score, bleu_metric, compare, score
 from translation.training.checkpoints import STATE
@@ -39,6 +40,9 @@ from translation.translate import translate
 
 log = logging.getLogger(__name__)
 
+# Measured seconds: benchmarks/README.md, "On a GPU".
+TOKEN_S = 1.3e-10  # of a core, for a target token and a weight, forward and backward
+GPU_BATCH_S = 0.035  # of a GPU, for a batch of a small network
 DEMO = Path(__file__).with_name("demo") / "demo.toml"  # a recipe, with its corpus beside it
 # What a model's card says as the columns of translation_model do, itself and of its making.
 FACTS = ("name", "kind", "size", "source_language", "target_language")
@@ -59,10 +63,30 @@ def open_model(name: str | None, device: torch.device) -> Model:
     return load_model(chosen(name), device)
 
 
+def device_for(recipe: Recipe, device: str) -> str:
+    """Return the device that trains a recipe; "auto" is a GPU for a budget in minutes."""
+    if "minutes" in recipe.training:
+        return choose_device(device).type
+    size = recipe.size or "tiny"
+    config = recipe.training_for(size)
+    vocabulary = recipe.vocabulary_for(size)
+    vocabularies = {"source_vocabulary": vocabulary, "target_vocabulary": vocabulary}
+    with torch.device("meta"):  # without memory for the weights
+        network = build_network(recipe.kind, recipe.network_for(size) | vocabularies)
+    weights = sum(parameter.numel() for parameter in network.parameters())
+    batches = recipe.seeds * config.updates * config.accumulate
+    load = Load(
+        core_seconds=batches * config.batch_tokens * weights * TOKEN_S,
+        cores=os.cpu_count() or 1,
+        gpu_seconds=batches * GPU_BATCH_S,
+    )
+    return choose_device(device, [load]).type
+
+
 def train_and_score(recipe: Recipe, device: str) -> tuple[Model, dict[str, Score]]:
     """Train a recipe's model, store it, and score it on its test sets; return it and the scores."""
     engine = open_store()
-    place = choose_device(device).type
+    place = device_for(recipe, device)
     with logged_run("training") as run, signals_of(attended=True):
         model = as_task("train", lambda: train_and_store(recipe, place, engine))
         scores = {}

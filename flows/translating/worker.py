@@ -18,7 +18,7 @@ from sqlalchemy import Engine
 from db.engine import open_store, transaction
 from db.errors import StoreError
 from db.rows import translations
-from dtml.inference import choose_device
+from dtml.devices import choose_device
 from flows.log_lines import logged_run
 from flows.service.tasks import as_task
 from flows.signals import handled_by, signals_of

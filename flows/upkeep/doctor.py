@@ -20,8 +20,8 @@ from sqlalchemy import text
 
 from db.engine import location, open_engine, prepare, reading, transaction
 from db.errors import StoreError
+from dtml.devices import choose_device
 from dtml.errors import DtmlError
-from dtml.inference import choose_device
 from dtml.markets import Market, load_market
 from dtml.markets.definition import AnyCalendar, SourceName
 from dtml.pages.figures import counted
