@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from dtml.checkpoints import Ensemble
-from dtml.network import days_at_once, memory_of_the_gpu
+from dtml.network import days_at_once, gpu_errors_reported
 from dtml.windows import Windows
 
 
@@ -57,7 +57,7 @@ def member_probabilities(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with memory_of_the_gpu():
+        with gpu_errors_reported():
             for position in range(len(ensemble.seeds)):
                 network = ensemble.network(position).to(device)
                 for batch in days.split(days_at_once(len(windows.symbols), device)):
@@ -81,7 +81,7 @@ def attention(
     """
     days = torch.arange(len(windows)).split(days_at_once(len(windows.symbols), device))
     total = torch.zeros(())
-    with memory_of_the_gpu():
+    with gpu_errors_reported():
         for position in range(len(ensemble.seeds)):
             network = ensemble.network(position).to(device)
             by_batch = []

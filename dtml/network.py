@@ -212,7 +212,7 @@ def days_at_once(symbols: int, device: torch.device) -> int:
 
 
 @contextmanager
-def memory_of_the_gpu() -> Iterator[None]:
+def gpu_errors_reported() -> Iterator[None]:
     """Raise DtmlError, which says what to set, where the work inside is too much for the GPU."""
     try:
         yield
@@ -220,8 +220,8 @@ def memory_of_the_gpu() -> Iterator[None]:
         raise DtmlError(str(error)) from error
     except torch.OutOfMemoryError as error:
         raise DtmlError(
-            "the GPU has too little memory: use --device cpu or, in [model] of the market's file, "
-            "set a smaller hidden or stocks_a_step"
+            "the GPU has too little memory: use --device cpu or fewer --workers or, in [model] of "
+            "the market's file, set a smaller hidden or stocks_a_step"
         ) from error
 
 

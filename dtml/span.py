@@ -17,9 +17,8 @@ Stocks = Int[Tensor, " some"]  # positions of the stocks of a step
 class Span:
     """The days of a training or validation span on one device.
 
-    `days`, on CPU, are the positions of days on which a stock counts; day d sees the rows d .. d +
-    window
-    - 1. `movement` is 0 where unknown.
+    `days`, on CPU, are the positions of days on which a stock counts; the window of day d begins
+    with row d. `movement` is 0 where unknown.
     """
 
     rows: Float[Tensor, "sessions symbols features"]

@@ -96,16 +96,16 @@ class Stack:
         self.validate_once = Recorded(self.recorder, self._validate)
 
     def epoch(self, batches: Sequence[Int[Tensor, "members days"]]) -> list[float]:
-        """Take a step for each batch, on other days for each member; return the mean objectives."""
+        """Take a step for each batch on the device; return each member's mean objective."""
         self.network.train()
         self.loss.zero_()
         for batch in batches:
             size = batch.shape[1]
             if size not in self.steps:
-                days = torch.empty_like(batch, device=self.loss.device)
+                days = torch.empty_like(batch)
                 self.steps[size] = (days, Recorded(self.recorder, partial(self._step, days)))
             days, step = self.steps[size]
-            days.copy_(batch, non_blocking=True)
+            days.copy_(batch)
             step()
         return [loss / len(batches) for loss in self.loss.tolist()]
 
@@ -115,6 +115,11 @@ class Stack:
         self.validate_once()
         loss, correct, counted = self.sums.tolist()
         return [(a / size, b / size) for a, b, size in zip(loss, correct, counted, strict=True)]
+
+    def forget(self) -> None:
+        """Free what is recorded: it refers to the stack, and holds memory of the GPU."""
+        self.steps.clear()
+        del self.validate_once
 
     def _step(self, days: Int[Tensor, "members days"]) -> None:
         """Take one step of the optimiser."""

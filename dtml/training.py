@@ -1,14 +1,13 @@
 """Train networks side by side; an interrupted training resumes where it stopped.
 
-Read downwards: the recipe, a member, its state, the days on the device, the epochs, a step.
+Read downwards: the recipe, a member, its state, all members, the epochs, a step.
 
-A member is one seed of one configuration, whose weights do not depend on those trained beside it,
-on threads. The sessions of a span are on the device once. A step goes through the network a few
-days at a time and adds up their gradients: the loss separates by day, and these fit into a core's
-cache.
+A member is one seed of one configuration, whose weights do not depend on those trained beside it.
+On a CPU each trains on a thread. A step goes through the network a few days at a time and adds up
+their gradients: the loss separates by day, and these fit into a core's cache. On a GPU the members
+of a configuration train as one network (`dtml.stacked`).
 """
 
-import gc
 import hashlib
 import json
 import math
@@ -32,7 +31,7 @@ from dtml.network import (
     NetworkConfig,
     cross_entropy,
     days_at_once,
-    memory_of_the_gpu,
+    gpu_errors_reported,
     use_generator,
 )
 from dtml.span import Span
@@ -394,7 +393,7 @@ def _epochs(
 ) -> Iterator[int]:
     """Train a member alone, saving its state to `state_folder`; yield the epochs done."""
     while not fit.finished:
-        with memory_of_the_gpu():
+        with gpu_errors_reported():
             loss = _epoch(fit, train)
             validation_loss, validation_acc = _validate(fit, validation)
         fit.end_epoch(loss, validation_loss, validation_acc)
@@ -464,9 +463,8 @@ def _stacked_epochs(
 
     One whose patience runs out stays in it until the others end, and is reported no more.
     """
-    gc.collect()  # an earlier stack and its recorded steps hold each other, and memory of the GPU
     first = fits[0].member
-    with memory_of_the_gpu():
+    with gpu_errors_reported():
         stack = Stack(
             network=first.model.build(train.observed.shape[1]),
             networks=[fit.network for fit in fits],
@@ -480,28 +478,33 @@ def _stacked_epochs(
             hidden=first.model.hidden,
         )
     saved = -math.inf
-    while in_training := [fit for fit in fits if not fit.finished]:
-        with stack.recorder.stream, memory_of_the_gpu():
-            orders = torch.stack(
-                [torch.randperm(len(train.days), generator=fit.order) for fit in fits]
-            )
-            batches = train.days[orders].split(first.training.batch_days, dim=1)
-            losses = stack.epoch(batches)
-            figures = stack.validate()
-            for fit, loss, of_validation in zip(fits, losses, figures, strict=True):
-                if not fit.finished:
-                    fit.steps += len(batches)
-                    fit.end_epoch(loss, *of_validation)
-            is_due = time.monotonic() - saved >= SAVE_INTERVAL_S
-            for fit in in_training:
-                if state_folder is not None and (is_due or fit.finished):
-                    fit.save(state_folder)
+    try:
+        while in_training := [fit for fit in fits if not fit.finished]:
+            with stack.recorder.stream, gpu_errors_reported():
+                orders = torch.stack(
+                    [torch.randperm(len(train.days), generator=fit.order) for fit in fits]
+                )
+                days = train.days[orders].to(fits[0].penalty.device)
+                batches = days.split(first.training.batch_days, dim=1)
+                losses = stack.epoch(batches)
+                figures = stack.validate()
+                for fit, loss, of_validation in zip(fits, losses, figures, strict=True):
+                    if not fit.finished:
+                        fit.steps += len(batches)
+                        fit.end_epoch(loss, *of_validation)
+                is_due = time.monotonic() - saved >= SAVE_INTERVAL_S
+                for fit in in_training:
+                    if state_folder is not None and (is_due or fit.finished):
+                        fit.save(state_folder)
+                    if fit.finished:
+                        fit.fetch_best()
+                if is_due:
                     saved = time.monotonic()
-                if fit.finished:
-                    fit.fetch_best()
-        for fit in in_training:
-            on_epoch(fit.member, fit.epochs[-1])
-        yield len(in_training[0].epochs)
+            for fit in in_training:
+                on_epoch(fit.member, fit.epochs[-1])
+            yield len(in_training[0].epochs)
+    finally:
+        stack.forget()
 
 
 def _epoch(fit: Fit, train: Span) -> float:

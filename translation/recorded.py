@@ -21,8 +21,8 @@ class RecordingError(TranslationError):
 class Recorder:
     """Where a device does work that it repeats: recorded work is called inside `with stream`.
 
-    All of it shares memory. It must neither wait for the GPU nor leave anything in tensors of its
-    own; its random numbers come from `generators` or torch's.
+    Recorded work must neither wait for the GPU nor keep a tensor that it made, whose memory other
+    work will use. Its random numbers come from `generators` or torch's.
     """
 
     def __init__(self, device: torch.device, generators: Sequence[torch.Generator] = ()) -> None:
@@ -49,12 +49,13 @@ class Recorder:
         try:
             with _recording, recording:
                 work()
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as error:  # what went wrong first is its context
+        except RuntimeError as error:
+            first = error.__context__ or error  # the recording may fail to end, too
+            if isinstance(first, torch.OutOfMemoryError):
+                raise first from None
             raise RecordingError(
-                f"torch cannot record a step on this GPU ({error.__context__ or error}): set "
-                "DTML_CUDA_GRAPHS=0, which runs each step anew, or use --device cpu"
+                f"torch cannot record a step on this GPU ({first}): set DTML_CUDA_GRAPHS=0, which "
+                "starts each step anew, or use --device cpu"
             ) from error
         return graph
 

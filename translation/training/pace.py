@@ -4,6 +4,7 @@ import time
 
 import torch
 
+from translation import recorded
 from translation.data.batches import Batch
 from translation.data.tokenizer import END, SMALLEST
 from translation.errors import UsageError
@@ -17,7 +18,7 @@ LENGTH = 20  # pieces of each made-up sentence
 # Characters of a piece in an alphabetic text, about. The corpus has no pieces yet.
 CHARACTERS = 4
 CPU_POSITIONS = 2048  # of the measured batch on a CPU, where a larger one is no faster
-WARM_UP = 2  # updates that are not timed: they allocate memory
+UNTIMED = recorded.WARM_UP + 1  # updates that allocate memory and record
 MEASURED_S = 5.0  # the least time of a measurement
 
 
@@ -71,7 +72,7 @@ def tokens_a_second(recipe: Recipe, size: str, device: torch.device) -> float:
         network = build_network(recipe.kind, values)
         step = training_step_of(network, config, device, SINGLE_PROCESS)
         with step.gradients.recorder.stream:
-            for _ in range(WARM_UP):
+            for _ in range(UNTIMED):
                 step([(0, batch)], 0.0)
             start = time.monotonic()
             while tokens == 0 or time.monotonic() - start < MEASURED_S:
