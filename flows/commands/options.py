@@ -60,7 +60,7 @@ AsOf = Annotated[
 ]
 DeviceOption = Annotated[
     Literal["auto", "cpu", "cuda"],
-    typer.Option(help="Where to compute; auto is a GPU where that is sooner."),
+    typer.Option(help="Where to compute; auto is a GPU if it takes less time."),
 ]
 # Of `dtml doctor`, where auto means more than elsewhere.
 TestedDevice = Annotated[

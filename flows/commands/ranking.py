@@ -61,7 +61,7 @@ def ranking(
     """Walk through history, ranking each day's stocks by models and one-line rules.
 
     Each model is retrained every 63 sessions on everything known by then. The days are scored once,
-    and the scores are stored.
+    and the scores are stored. --device is for the networks that --with names.
 
     Example: dtml ranking simulated --from 2025-11-03 --to 2026-10-30
     """

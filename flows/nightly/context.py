@@ -58,9 +58,14 @@ class MarketContext(OpenedMarket):
 
     @property
     def place(self) -> torch.device:
-        """Return the device that computes, which "auto" chooses by the training of the nights."""
+        """Return the device that computes, which "auto" chooses by a training of the nights."""
+        return choose_device(self.device, [self.load])
+
+    @property
+    def load(self) -> Load:
+        """Return the load of a training of the nights."""
         experiment = self.experiment
-        load = Load.of(
+        return Load.of(
             experiment.model,
             experiment.training,
             seeds=experiment.seeds,
@@ -68,7 +73,6 @@ class MarketContext(OpenedMarket):
             stocks=len(self.market.symbols),
             window=experiment.windows.window,
         )
-        return choose_device(self.device, [load])
 
 
 def open_context(request: RunRequest) -> MarketContext:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, date, datetime
 from functools import cached_property, partial
 from importlib.metadata import version
@@ -34,6 +34,7 @@ from dtml.backtest.portfolio import (
 )
 from dtml.backtest.quotes import Fill
 from dtml.baselines.naive_rules import directions_on, rules_read_from
+from dtml.devices import choose_device
 from dtml.errors import DtmlError, UsageError
 from dtml.evaluation.breakdowns import TrackRecord, rolling_figures, slice_scores
 from dtml.evaluation.calibration import coverage, curve_with_intervals
@@ -506,6 +507,10 @@ def open_backtest(
                 "(the view fetch_log has the times), or leave out --prices-known"
             )
     runner = _runner(experiment, workers, cluster)
+    if cluster is None:  # whose machines may have other devices than this one
+        device = choose_device(request.device, [context.load] * len(laid_out)).type
+        request = replace(request, device=device)
+        context = replace(context, device=device)
     return Backtest(context, request, plan, laid_out, bars, runner, attention)
 
 

@@ -64,8 +64,12 @@ def open_model(name: str | None, device: torch.device) -> Model:
 
 
 def device_for(recipe: Recipe, device: str) -> str:
-    """Return the device that trains a recipe; "auto" is a GPU for a budget in minutes."""
-    if "minutes" in recipe.training:
+    """Return the device that trains a recipe.
+
+    "auto" is a GPU that there is for a budget in minutes, in which it reads more, and in one of
+    several processes, which must agree. It is one for RNNs, of which no speed was measured.
+    """
+    if "minutes" in recipe.training or "RANK" in os.environ or recipe.kind == "rnn":
         return choose_device(device).type
     size = recipe.size or "tiny"
     config = recipe.training_for(size)
