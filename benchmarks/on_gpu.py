@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from benchmarks.training_speed import PlainDTML, plain_epoch
 from dtml import training as fitting
 from dtml.checkpoints import Ensemble
 from dtml.devices import choose_device, name_of
+from dtml.errors import DtmlError
 from dtml.inference import member_probabilities
 from dtml.model import ModelConfig
 from dtml.network import NetworkConfig
@@ -39,7 +40,16 @@ from dtml.published import SETS
 from dtml.ranking.relative import RelativeConfig
 from dtml.self_test import self_test
 from dtml.span import Span
-from dtml.training import Fit, Member, TrainingConfig, fit_members, no_report, stack_members
+from dtml.training import (
+    Epoch,
+    EpochReport,
+    Fit,
+    Member,
+    TrainingConfig,
+    fit_members,
+    no_report,
+    stack_members,
+)
 from dtml.windows import WindowConfig, Windows
 from translation.data.batches import Batch, batch_indices, batch_of
 from translation.data.corpus import Examples, Sentences
@@ -103,37 +113,53 @@ def members_of(model: NetworkConfig, recipe: TrainingConfig, seeds: int) -> list
     return [Member(seed, model, recipe) for seed in range(seeds)]
 
 
+class Clock:
+    """The end of each epoch, of all members, as an `EpochReport`."""
+
+    def __init__(self) -> None:
+        self.ends: dict[int, float] = {}
+
+    def __call__(self, _member: Member, epoch: Epoch) -> None:
+        """Note the end of an epoch."""
+        self.ends[epoch.number] = time.perf_counter()
+
+    @property
+    def epoch(self) -> float:
+        """Return the median seconds of an epoch of the later half, whose steps are recorded."""
+        times = list(self.ends.values())[len(self.ends) // 2 :]
+        return statistics.median(after - before for before, after in pairwise(times))
+
+
 def epoch_seconds(
     train: Windows, validation: Windows, members: Sequence[Member], device: torch.device
 ) -> float:
-    """Return the median seconds of an epoch of all members, without those that record the steps."""
-    ends: dict[int, float] = {}
-
-    def note(_member: Member, epoch: fitting.Epoch) -> None:
-        ends[epoch.number] = time.perf_counter()
-
-    fit_members(train, validation, members, device=device, on_epoch=note)
-    times = list(ends.values())[len(ends) // 2 :]
-    return statistics.median(after - before for before, after in pairwise(times))
+    """Return the seconds of an epoch of all members."""
+    clock = Clock()
+    fit_members(train, validation, members, device=device, on_epoch=clock)
+    return clock.epoch
 
 
 def epoch_seconds_alone(
     train: Windows, validation: Windows, members: Sequence[Member], device: torch.device
 ) -> float:
     """Return the seconds of an epoch where each member trains by itself, three at a time."""
-    start = time.perf_counter()
-    trained_alone(train, validation, members, device)
-    return (time.perf_counter() - start) / members[0].training.epochs
+    clock = Clock()
+    trained_alone(train, validation, members, device, clock)
+    return clock.epoch
 
 
 def trained_alone(
-    train: Windows, validation: Windows, members: Sequence[Member], device: torch.device
+    train: Windows,
+    validation: Windows,
+    members: Sequence[Member],
+    device: torch.device,
+    on_epoch: EpochReport = no_report,
 ) -> list[Fit]:
     """Train each member by itself, some at a time, and return them."""
     protocol = members[0].training.protocol
     spans = Span.of(train, protocol, device), Span.of(validation, protocol, device)
     fits = [Fit.start(member, len(train.symbols), device) for member in members]
-    runs = [fitting._epochs(fit, *spans, None, no_report) for fit in fits]
+    runs = [fitting._epochs(fit, *spans, None, on_epoch) for fit in fits]
     fitting._take_turns(runs, THREADS)
     return fits
 
@@ -197,7 +223,7 @@ def acl18(run: Run) -> Figures:
     for precision in ("highest", "high"):
         for seeds in (run.size(10, 2), run.size(50, 3)):
             ours = members_of(RECIPE.model, replace(recipe, epochs=run.size(20, 6)), seeds)
-            few = members_of(RECIPE.model, replace(recipe, epochs=run.size(3, 1)), seeds)
+            few = members_of(RECIPE.model, replace(recipe, epochs=run.size(6, 4)), seeds)
             ways: dict[str, Callable[[], float]] = {
                 f"{seeds} seeds as one": partial(
                     epoch_seconds, train, validation, ours, run.device
@@ -274,7 +300,7 @@ def night(run: Run) -> Figures:
                 work = partial(
                     subprocess.run,
                     [*command, "nightly", "simulated", "--device", name, *options],
-                    env=os.environ | {"DTML_DATA": folder},
+                    env=os.environ | {"DTML_DATA": folder, "DTML_REPORTS": folder},
                     check=True,
                     capture_output=True,
                 )
@@ -283,28 +309,44 @@ def night(run: Run) -> Figures:
 
 
 def choice(run: Run) -> Figures:
-    """Measure the constants of `dtml.devices`: a device's step, and a unit, by size of network."""
-    found: Figures = {"start of the device: seconds": run.seconds(partial(first_work, run.device))}
+    """Measure the constants of `dtml.devices`: seconds of a start, of a step and of a unit."""
+    starts = {
+        name: statistics.median(run.seconds(partial(start, name)) for _ in range(3))
+        for name in dict.fromkeys((run.device.type, "cpu"))
+    }
+    found: Figures = {
+        "start of the device: seconds": starts[run.device.type] - starts["cpu"],
+    }
+    units: list[float] = []
+    seconds: list[float] = []
+    of_core: list[float] = []
+    recipe = TrainingConfig("all", epochs=run.size(12, 4), first_kept_epoch=1)
     for stocks in (12, run.size(87, 13), run.size(300, 14)):
-        for hidden in (16, 64, run.size(256, 32)):
-            train = made_windows(run.size(256, 64), stocks, 0, 10)
-            validation = made_windows(16, stocks, 1, 10)
-            recipe = TrainingConfig("all", epochs=run.size(12, 4), first_kept_epoch=1)
-            model = ModelConfig(hidden=hidden, normalisation="shared")
-            members = members_of(model, recipe, 1)
-            units = len(train) * stocks * train.window * hidden
-            steps = -(-len(train) // recipe.batch_days)
-            on_device = epoch_seconds(train, validation, members, run.device)
-            once = members_of(model, replace(recipe, epochs=1), 1)
-            on_cpu = run.seconds(
-                partial(fit_members, train, validation, once, device=torch.device("cpu"))
-            )
-            found[f"{stocks} stocks, hidden {hidden}"] = {
-                "step of the device: seconds": on_device / steps,
-                "unit of the device: seconds": on_device / units,
-                "unit of a core: seconds": on_cpu / units,
-            }
+        train = made_windows(256, stocks, 0, 10)
+        validation = made_windows(16, stocks, 1, 10)
+        steps = len(train) // recipe.batch_days
+        for hidden, seeds in product((16, 64, run.size(256, 32)), (1, run.size(10, 2))):
+            members = members_of(ModelConfig(hidden=hidden, normalisation="shared"), recipe, seeds)
+            units.append(seeds * recipe.batch_days * stocks * train.window * hidden)
+            seconds.append(epoch_seconds(train, validation, members, run.device) / steps)
+            if seeds == 1:
+                cpu = torch.device("cpu")
+                on_core = epoch_seconds(train, validation, members, cpu) / steps
+                of_core.append(on_core / units[-1])
+    unit, step = np.polyfit(units, seconds, 1)
+    found |= {
+        "a step of the device: seconds": step,
+        "a unit of the device: seconds": unit,
+        "a unit of a core: seconds": of_core,
+        "steps: units, seconds": list(zip(units, seconds, strict=True)),
+    }
     return found
+
+
+def start(device: str) -> None:
+    """Start a process that computes something on a device."""
+    code = f"import torch; x = torch.ones(64, 64, device={device!r}); (x @ x).sum().item()"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def translator(run: Run) -> Figures:
@@ -348,12 +390,6 @@ def train_once(step: TrainingStep, batches: Sequence[Batch]) -> None:
     with step.gradients.recorder.stream:
         for batch in batches:
             step([(0, batch)], 1e-4)
-
-
-def first_work(device: torch.device) -> None:
-    """Let a device begin: libraries are loaded and a product is made."""
-    x = torch.ones(64, 64, device=device)
-    (x @ x).sum().item()
 
 
 class Traffic(TorchDispatchMode):
@@ -439,13 +475,19 @@ PARTS: Mapping[str, Callable[[Run], Figures]] = {
 def main() -> None:
     """Measure the parts, and save and print each."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--folder", type=Path, default=Path("results/gpu"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--small", action="store_true")
     options = parser.parse_args()
-    run = Run(choose_device(options.device), options.rounds, options.small)
+    if unknown := set(options.parts) - set(PARTS):
+        parser.error(f"there is no part {', '.join(unknown)}")
+    try:
+        device = choose_device(options.device)
+    except DtmlError as error:
+        parser.error(str(error))
+    run = Run(device, options.rounds, options.small)
     options.folder.mkdir(parents=True, exist_ok=True)
     for name in options.parts or PARTS:
         start = time.perf_counter()
