@@ -1,5 +1,6 @@
 """A backtest is the nights it stands for; whatever interrupts it, the rows are the same."""
 
+import os
 import re
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
@@ -7,6 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from sqlalchemy import update
 
 from db import tables
@@ -15,6 +17,7 @@ from db.read import query, read
 from db.rows import prices, runs
 from db.rows import runs as stored_runs
 from db.save import save
+from dtml import devices
 from dtml.errors import DtmlError, UsageError
 from dtml.pages.rendering import said
 from dtml.prices.sessions import previous_session, session_close, session_open, sessions_between
@@ -314,3 +317,17 @@ def test_the_id_of_a_study_depends_on_the_prices_that_it_reads():
     restated = BARS.assign(close=1.01 * BARS["close"])
     first, again, other = (study_id("any", FIRST, [], bars) for bars in (BARS, BARS, restated))
     assert first == again != other
+
+
+def test_all_folds_compute_where_all_of_them_together_train_sooner(run_request, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(devices, "prepare_cuda", lambda: None)
+    asked = replace(run_request, device="auto")
+    load = context_of(asked).load
+    of_one_training = load.core_seconds / min(load.cores, os.cpu_count())
+    monkeypatch.setattr(devices, "GPU_STEP_S", 0.0)
+    monkeypatch.setattr(devices, "GPU_START_S", 2 * of_one_training)
+    assert context_of(asked).place.type == "cpu"
+    backtest = backtest_of(asked)
+    assert len(backtest.folds) == 3
+    assert backtest.context.place.type == backtest.request.device == "cuda"
