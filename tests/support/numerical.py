@@ -14,6 +14,7 @@ NUMERICAL = (
     "tests/models/test_model.py",
     "tests/models/test_recurrence.py",
     "tests/models/test_scoreboard.py",
+    "tests/models/test_stacked.py",
     "tests/models/test_stocknet.py",
     "tests/models/test_training.py",
     "tests/models/test_training_steps.py",
