@@ -22,13 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import training_speed
-from benchmarks.training_speed import PlainDTML, plain_epoch
+from benchmarks.training_speed import PlainDTML, plain_epoch, random_windows
 from dtml import training as fitting
 from dtml.checkpoints import Ensemble
 from dtml.devices import choose_device, name_of
@@ -93,21 +92,6 @@ class Run:
         return {name: values[1:] for name, values in found.items()}
 
 
-def made_windows(days: int, stocks: int, seed: int, window: int, features: int = 11) -> Windows:
-    """Return random windows, all observed and labelled."""
-    generator = torch.Generator().manual_seed(seed)
-    sessions = pd.bdate_range("2000-01-03", periods=days + 1).as_unit("ns")
-    return Windows(
-        rows=torch.randn(days + window - 1, stocks + 1, features, generator=generator),
-        window=window,
-        observed=torch.ones(days, stocks, dtype=torch.bool),
-        movement=0.02 * torch.randn(days, stocks, generator=generator).sign(),
-        as_of=sessions[:-1],
-        target=sessions[1:],
-        symbols=tuple(f"S{number:03}" for number in range(stocks)),
-    )
-
-
 def members_of(model: NetworkConfig, recipe: TrainingConfig, seeds: int) -> list[Member]:
     """Return the members of some seeds."""
     return [Member(seed, model, recipe) for seed in range(seeds)]
@@ -168,8 +152,8 @@ def correct(run: Run) -> Figures:
     """Compare with the CPU, replay to the last bit, and train seeds beside others and alone."""
     with tempfile.TemporaryDirectory() as folder:
         said = self_test(run.device, Path(folder))
-    train = made_windows(run.size(398, 60), 87, 0, 10)
-    validation = made_windows(42, 87, 1, 10)
+    train = random_windows(run.size(398, 60), 0)
+    validation = random_windows(42, 1)
     recipe = replace(RECIPE.training, protocol="all", epochs=8, first_kept_epoch=1)
     # Without dropout, whose random numbers differ between devices.
     model = replace(RECIPE.model, dropout=0.0)
@@ -216,8 +200,8 @@ def acl18(run: Run) -> Figures:
     """Train ACL18's DTML: stock-days a second of 10 and 50 seeds, seeds alone, a plain loop."""
     days = run.size(training_speed.DAYS, 128)
     stocks = run.size(training_speed.STOCKS, 11)
-    train = made_windows(days, stocks, 0, RECIPE.window)
-    validation = made_windows(training_speed.VALIDATION_DAYS, stocks, 1, RECIPE.window)
+    train = random_windows(days, 0, stocks)
+    validation = random_windows(training_speed.VALIDATION_DAYS, 1, stocks)
     recipe = replace(RECIPE.training, protocol="all", first_kept_epoch=1)
     found: Figures = {}
     for precision in ("highest", "high"):
@@ -277,8 +261,8 @@ def csi300(run: Run) -> Figures:
     """Train 20 seeds each of CSI 300's DTML and ALSTM, as its table does: seconds."""
     config = RelativeConfig()
     stocks = run.size(300, 12)
-    train = made_windows(run.size(1700, 40), stocks, 0, config.window, len(config.features))
-    validation = made_windows(run.size(480, 20), stocks, 1, config.window, len(config.features))
+    train = random_windows(run.size(1700, 40), 0, stocks, len(config.features))
+    validation = random_windows(run.size(480, 20), 1, stocks, len(config.features))
     seeds = run.size(20, 2)
     members = [
         Member(seed, RelativeConfig.for_network(network).model, config.training)
@@ -322,8 +306,8 @@ def choice(run: Run) -> Figures:
     of_core: list[float] = []
     recipe = TrainingConfig("all", epochs=run.size(12, 4), first_kept_epoch=1)
     for stocks in (12, run.size(87, 13), run.size(300, 14)):
-        train = made_windows(256, stocks, 0, 10)
-        validation = made_windows(16, stocks, 1, 10)
+        train = random_windows(256, 0, stocks)
+        validation = random_windows(16, 1, stocks)
         steps = len(train) // recipe.batch_days
         for hidden, seeds in product((16, 64, run.size(256, 32)), (1, run.size(10, 2))):
             members = members_of(ModelConfig(hidden=hidden, normalisation="shared"), recipe, seeds)
@@ -414,7 +398,7 @@ def bounds(run: Run) -> Figures:
     from dtml.stacked import Stack
 
     seeds, days, stocks = run.size(50, 2), 64, run.size(87, 11)
-    span = Span.of(made_windows(398, stocks, 0, RECIPE.window), "all", run.device)
+    span = Span.of(random_windows(398, 0, stocks), "all", run.device)
     fits = [
         Fit.start(member, stocks, run.device)
         for member in members_of(RECIPE.model, RECIPE.training, seeds)
@@ -431,7 +415,7 @@ def bounds(run: Run) -> Figures:
         validation=span,
         hidden=RECIPE.model.hidden,
     )
-    batches = [torch.arange(days).repeat(seeds, 1)]
+    batches = [torch.arange(days, device=run.device).repeat(seeds, 1)]
     with stack.recorder.stream:
         with FlopCounterMode(display=False) as arithmetic, Traffic() as traffic:
             stack.epoch(batches)
@@ -489,16 +473,19 @@ def main() -> None:
         parser.error(str(error))
     run = Run(device, options.rounds, options.small)
     options.folder.mkdir(parents=True, exist_ok=True)
+    has_failed = False
     for name in options.parts or PARTS:
         start = time.perf_counter()
         try:
             figures = PARTS[name](run)
         except Exception as error:  # noqa: BLE001 - the other parts are measured
             figures = {"failed": f"{type(error).__name__}: {error}"}
+            has_failed = True
         figures |= {"device": name_of(run.device), "took": time.perf_counter() - start}
         text = json.dumps(figures, indent=2)
         (options.folder / f"{name}.json").write_text(text, encoding="utf-8")
         print(name, text, flush=True)
+    sys.exit(has_failed)
 
 
 if __name__ == "__main__":

@@ -67,14 +67,14 @@ class PlainDTML(nn.Module):
         return self.predict((mixed + self.mlp(mixed)).tanh()).squeeze(-1)
 
 
-def random_windows(days: int, seed: int) -> Windows:
+def random_windows(days: int, seed: int, stocks: int = STOCKS, features: int = FEATURES) -> Windows:
     """Return random windows, every stock observed and every return labelled."""
     generator = torch.Generator().manual_seed(seed)
     sessions = pd.bdate_range("2014-01-02", periods=days + 1).as_unit("ns")
-    rows = torch.randn(days + WINDOW - 1, STOCKS + 1, FEATURES, generator=generator)
-    change = 0.02 * torch.randn(days, STOCKS, generator=generator).sign()
-    observed = torch.ones(days, STOCKS, dtype=torch.bool)
-    names = tuple(f"S{number:02}" for number in range(STOCKS))
+    rows = torch.randn(days + WINDOW - 1, stocks + 1, features, generator=generator)
+    change = 0.02 * torch.randn(days, stocks, generator=generator).sign()
+    observed = torch.ones(days, stocks, dtype=torch.bool)
+    names = tuple(f"S{number:02}" for number in range(stocks))
     return Windows(rows, WINDOW, observed, change, sessions[:-1], sessions[1:], names)
 
 
@@ -88,7 +88,7 @@ def plain_epoch(
     """Train on each day once; return the accuracy on the validation days."""
     rises = windows.rises().float()
     model.train()
-    for days in torch.randperm(DAYS).split(days_a_step):
+    for days in torch.randperm(DAYS, device=rises.device).split(days_a_step):
         logits = model(windows.stocks[days], windows.index[days])
         loss = nn.functional.binary_cross_entropy_with_logits(logits, rises[days])
         optimiser.zero_grad()

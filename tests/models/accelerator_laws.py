@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.on_gpu import PARTS, Run
 from dtml.baselines.recurrent import RecurrentConfig
 from dtml.baselines.stocknet import StockNetConfig
 from dtml.checkpoints import Ensemble
@@ -246,6 +247,12 @@ def test_padded_batches_have_the_loss_and_the_gradients_of_the_cpu(
 ) -> None:
     work = partial(sum_gradients, norm=norm, smoothing=smoothing)
     assert rehearse(work, tmp_path) <= 1e-10
+
+
+@pytest.mark.parametrize("part", ["bounds", "translator"])
+def test_the_program_that_measures_a_gpu_runs_on_a_device(part: str) -> None:
+    """Of its parts, those that place tensors themselves; the others call what is tested above."""
+    assert PARTS[part](Run(torch.device(NAME), rounds=1, small=True))
 
 
 def test_a_training_begun_on_one_device_begins_anew_on_another(tmp_path: Path) -> None:
